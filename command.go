@@ -1,0 +1,321 @@
+package supervisor
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"strconv"
+	"time"
+)
+
+// TransitionCommand is the only result of an evaluation. A queue commits all
+// of it in one transaction or nothing.
+type TransitionCommand struct {
+	// DeliveryKey makes the commit idempotent: the same key with the same
+	// digest is applied once, with another digest it is a conflict.
+	DeliveryKey    string `json:"delivery_key"`
+	DeliveryDigest string `json:"delivery_digest"`
+
+	// The event is appended to the instance's history. A nil payload means null.
+	EventType    string          `json:"event_type"`
+	EventDigest  string          `json:"event_digest"`
+	EventPayload json.RawMessage `json:"event_payload,omitempty"`
+
+	// NextState replaces the state; it must not be nil.
+	NextState json.RawMessage `json:"next_state,omitempty"`
+	// ActionIntents are persisted with the command and dispatched afterwards.
+	ActionIntents []ActionIntent `json:"action_intents,omitempty"`
+	// Outcome is what the lifecycle's completion policy counts.
+	Outcome EvaluationOutcome `json:"outcome,omitzero"`
+	// ConsumedWakeups are ids of claimed wakeups that never come again.
+	ConsumedWakeups []string `json:"consumed_wakeups,omitempty"`
+	// Disposition says what happens to the instance next.
+	Disposition Disposition `json:"disposition"`
+}
+
+// EvaluationOutcome tells the completion policy what one evaluation did.
+type EvaluationOutcome struct {
+	// Triggered: a trigger or schedule occurrence was consumed.
+	Triggered bool `json:"triggered,omitempty"`
+	// Matched: an event passed a material step.
+	Matched bool `json:"matched,omitempty"`
+	// Succeeded: an event reached a sink or the final step.
+	Succeeded bool `json:"succeeded,omitempty"`
+	// ActionTerminal: a terminal outcome of an action was observed.
+	ActionTerminal bool `json:"action_terminal,omitempty"`
+}
+
+// Event types written by the library itself.
+const EventEvaluationFailed = "workflow.evaluation_failed"
+
+// NewCommand returns a command for what was claimed with key and digests
+// (SHA-256) filled in. payload and nextState are encoded as JSON; a
+// [json.RawMessage] is copied unchanged and an untyped nil is null. Set
+// intents, outcome and consumed wakeups afterwards.
+//
+// The key is unique per tenant, instance and state version.
+func NewCommand(item *WorkItem, eventType string, payload, nextState any, d Disposition) (TransitionCommand, error) {
+	if d == nil {
+		return TransitionCommand{}, errors.New("supervisor: command: Disposition is nil")
+	}
+	rawPayload, err := encodeJSON(payload)
+	if err != nil {
+		return TransitionCommand{}, fmt.Errorf("supervisor: command: payload: %w", err)
+	}
+	rawState, err := encodeJSON(nextState)
+	if err != nil {
+		return TransitionCommand{}, fmt.Errorf("supervisor: command: next state: %w", err)
+	}
+	return digested(item, "transition", TransitionCommand{
+		EventType:    eventType,
+		EventPayload: rawPayload,
+		NextState:    rawState,
+		Disposition:  d,
+	}), nil
+}
+
+// FailureCommand records a failed evaluation: the state stays, nothing is
+// consumed, no intents. A zero retryAt fails the instance for good. The reason
+// is made valid UTF-8 without NUL and cut to [MaxReasonBytes], visibly; a blank
+// one is replaced.
+func FailureCommand(item *WorkItem, reason string, retryAt time.Time) TransitionCommand {
+	reason = cleanReason(reason)
+	if isBlank(reason) {
+		reason = "evaluation failed without a reason"
+	}
+	state := item.State
+	if len(state) == 0 {
+		state = json.RawMessage("null")
+	}
+	// A string always encodes.
+	payload, _ := encodeJSON(struct {
+		Error string `json:"error"`
+	}{reason})
+	return digested(item, "failure", TransitionCommand{
+		EventType:    EventEvaluationFailed,
+		EventPayload: payload,
+		NextState:    state,
+		Disposition:  Failed{Reason: reason, RetryAt: retryAt},
+	})
+}
+
+// digested fills key and digests. Every part of a hashed text is preceded by
+// its length, so that no two sequences of parts read the same.
+func digested(item *WorkItem, kind string, c TransitionCommand) TransitionCommand {
+	h := sha256.New()
+	writeParts(h, item.TenantID, item.ID)
+	var sum [sha256.Size]byte
+	var text [160]byte
+	key := append(text[:0], kind...)
+	key = append(key, ':')
+	key = hex.AppendEncode(key, h.Sum(sum[:0])[:16])
+	key = append(key, ':')
+	key = strconv.AppendInt(key, item.StateVersion, 10)
+	c.DeliveryKey = string(key)
+
+	h.Reset()
+	writeParts(h, c.EventType)
+	writeBytes(h, c.EventPayload)
+	c.EventDigest = sumText(text[:0], h)
+
+	writeBytes(h, c.NextState)
+	kindText, at := dispositionText(c.Disposition)
+	writeParts(h, kindText, at)
+	c.DeliveryDigest = sumText(text[:0], h)
+	return c
+}
+
+func sumText(text []byte, h hash.Hash) string {
+	var sum [sha256.Size]byte
+	text = append(text, "sha256:"...)
+	return string(hex.AppendEncode(text, h.Sum(sum[:0])))
+}
+
+func writeParts(h hash.Hash, parts ...string) {
+	for _, part := range parts {
+		writeBytes(h, []byte(part))
+	}
+}
+
+func writeBytes(h hash.Hash, part []byte) {
+	var length [8]byte
+	binary.BigEndian.PutUint64(length[:], uint64(len(part)))
+	// hash.Hash never returns an error.
+	_, _ = h.Write(length[:])
+	_, _ = h.Write(part)
+}
+
+// Clone returns a deep copy that shares no memory with c.
+func (c *TransitionCommand) Clone() TransitionCommand {
+	size := len(c.EventPayload) + len(c.NextState)
+	for n := range c.ActionIntents {
+		size += len(c.ActionIntents[n].Input)
+	}
+	arena := make([]byte, 0, size)
+	command := *c
+	command.EventPayload, arena = cloneInto(arena, c.EventPayload)
+	command.NextState, arena = cloneInto(arena, c.NextState)
+	if c.ActionIntents != nil {
+		command.ActionIntents = append(make([]ActionIntent, 0, len(c.ActionIntents)), c.ActionIntents...)
+		for n := range command.ActionIntents {
+			intent := &command.ActionIntents[n]
+			intent.Input, arena = cloneInto(arena, intent.Input)
+			if intent.Reservation != nil {
+				reservation := *intent.Reservation
+				intent.Reservation = &reservation
+			}
+		}
+	}
+	if c.ConsumedWakeups != nil {
+		command.ConsumedWakeups = append(make([]string, 0, len(c.ConsumedWakeups)), c.ConsumedWakeups...)
+	}
+	return command
+}
+
+// ValidateFor is what a pass checks of a driver's command before it commits
+// it: the item's pins and everything that [TransitionCommand.ValidateContent]
+// checks. The error names what is wrong.
+func (c *TransitionCommand) ValidateFor(item *WorkItem) error {
+	if err := item.ValidatePins(); err != nil {
+		return err
+	}
+	return c.ValidateContent(item)
+}
+
+// ValidateContent is the part of the check that every queue repeats at the
+// commit, answering [ErrCommandRejected] with its error: all queues give the
+// same verdict on the same command. It leaves out the item's own pins, so that
+// the failure of an item with invalid pins can be stored.
+func (c *TransitionCommand) ValidateContent(item *WorkItem) error {
+	if err := c.validateContent(item); err != nil {
+		return fmt.Errorf("supervisor: command: %w", err)
+	}
+	return nil
+}
+
+func (c *TransitionCommand) validateContent(item *WorkItem) error {
+	for _, text := range [...]struct{ field, value string }{
+		{"DeliveryDigest", c.DeliveryDigest}, {"EventType", c.EventType}, {"EventDigest", c.EventDigest},
+	} {
+		if isBlank(text.value) {
+			return fmt.Errorf("%s is blank", text.field)
+		}
+		if err := checkText(text.field, text.value); err != nil {
+			return err
+		}
+	}
+	if err := checkID("DeliveryKey", c.DeliveryKey); err != nil {
+		return err
+	}
+	if err := checkDisposition(c.Disposition); err != nil {
+		return err
+	}
+	if len(c.NextState) == 0 {
+		return errors.New("NextState is nil")
+	}
+	if err := checkJSON("NextState", c.NextState); err != nil {
+		return err
+	}
+	if len(c.EventPayload) > 0 {
+		if err := checkJSON("EventPayload", c.EventPayload); err != nil {
+			return err
+		}
+	}
+	if err := c.validateConsumed(item); err != nil {
+		return err
+	}
+	if item.CancelRequested && len(c.ActionIntents) > 0 {
+		return errors.New("ActionIntents is not empty, but cancellation was requested")
+	}
+	for n := range c.ActionIntents {
+		if err := c.ActionIntents[n].validateFor(item); err != nil {
+			return fmt.Errorf("ActionIntents[%d] %q: %w", n, shorten(c.ActionIntents[n].ID), err)
+		}
+		for m := range n {
+			if c.ActionIntents[m].ID == c.ActionIntents[n].ID {
+				return fmt.Errorf("ActionIntents[%d] repeats the ID %q", n, shorten(c.ActionIntents[n].ID))
+			}
+		}
+	}
+	return nil
+}
+
+func (c *TransitionCommand) validateConsumed(item *WorkItem) error {
+	if len(c.ConsumedWakeups) == 0 {
+		return nil
+	}
+	if _, failed := c.Disposition.(Failed); failed && !c.Outcome.Triggered {
+		return errors.New("ConsumedWakeups is not empty, but a Failed command consumes only when Outcome.Triggered")
+	}
+	// Claims hold up to a thousand wakeups, so a set; few are the rule, so no
+	// set for them.
+	if len(item.Wakeups) <= 16 {
+		for n, id := range c.ConsumedWakeups {
+			if !claimed(item, id) {
+				return fmt.Errorf("ConsumedWakeups[%d] %q was not claimed", n, shorten(id))
+			}
+			for _, earlier := range c.ConsumedWakeups[:n] {
+				if earlier == id {
+					return fmt.Errorf("ConsumedWakeups[%d] repeats %q", n, shorten(id))
+				}
+			}
+		}
+		return nil
+	}
+	pending := make(map[string]bool, len(item.Wakeups))
+	for n := range item.Wakeups {
+		pending[item.Wakeups[n].ID] = true
+	}
+	for n, id := range c.ConsumedWakeups {
+		left, known := pending[id]
+		if !known {
+			return fmt.Errorf("ConsumedWakeups[%d] %q was not claimed", n, shorten(id))
+		}
+		if !left {
+			return fmt.Errorf("ConsumedWakeups[%d] repeats %q", n, shorten(id))
+		}
+		pending[id] = false
+	}
+	return nil
+}
+
+func claimed(item *WorkItem, wakeupID string) bool {
+	for n := range item.Wakeups {
+		if item.Wakeups[n].ID == wakeupID {
+			return true
+		}
+	}
+	return false
+}
+
+// validateFor checks an intent against the claim that made it. The resource
+// epoch is proved by the store, which alone knows the resources.
+func (i *ActionIntent) validateFor(item *WorkItem) error {
+	if err := i.validatePrepared(); err != nil {
+		return err
+	}
+	switch {
+	case i.TenantID != item.TenantID:
+		return fmt.Errorf("TenantID is %q, claimed was %q", shorten(i.TenantID), shorten(item.TenantID))
+	case i.InstanceID != item.ID:
+		return fmt.Errorf("InstanceID is %q, claimed was %q", shorten(i.InstanceID), shorten(item.ID))
+	case i.RunID != item.RunID:
+		return fmt.Errorf("RunID is %q, claimed was %q", shorten(i.RunID), shorten(item.RunID))
+	case i.ControlEpochs.Tenant != item.ControlEpochs.Tenant:
+		return fmt.Errorf("ControlEpochs.Tenant is %d, claimed was %d", i.ControlEpochs.Tenant, item.ControlEpochs.Tenant)
+	case i.ControlEpochs.Instance != item.ControlEpochs.Instance:
+		return fmt.Errorf("ControlEpochs.Instance is %d, claimed was %d", i.ControlEpochs.Instance, item.ControlEpochs.Instance)
+	case i.LeaseEpoch != item.LeaseVersion:
+		return fmt.Errorf("LeaseEpoch is %d, claimed was %d", i.LeaseEpoch, item.LeaseVersion)
+	}
+	for n := range item.CapabilityPins {
+		if item.CapabilityPins[n] == i.Capability {
+			return nil
+		}
+	}
+	return fmt.Errorf("Capability %q is not exactly one of the pins of the claimed revision", shorten(i.Capability.ID))
+}
