@@ -1,9 +1,10 @@
 module github.com/workflow-supervisor/supervisor
 
-go 1.26
+go 1.26.0
 
 require (
-	github.com/google/uuid v1.6.0 // indirect
-	github.com/stretchr/testify v1.12.1 // indirect
-	golang.org/x/sync v0.25.0 // indirect
+	github.com/google/uuid v1.6.0
+	github.com/stretchr/testify v1.12.1
 )
+
+require go.yaml.in/yaml/v3 v3.0.5 // indirect
