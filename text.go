@@ -18,32 +18,39 @@ const reasonCut = "… [cut]"
 // cleanReason makes any text storable: valid UTF-8 without NUL, at most
 // MaxReasonBytes, cut on a character boundary and visibly.
 func cleanReason(reason string) string {
-	// Bytes beyond the bound are never looked at: an error text of gigabytes
-	// costs no more than one of the bound. The slack keeps a character that
-	// straddles the bound whole, and every replacement grows the text.
-	whole := len(reason)
-	if whole > MaxReasonBytes+utf8.UTFMax {
-		reason = reason[:MaxReasonBytes+utf8.UTFMax]
+	// What is beyond the bound is never looked at: an error text of gigabytes
+	// costs no more than one of the bound.
+	head := clip(reason, MaxReasonBytes)
+	clean := strings.ReplaceAll(strings.ToValidUTF8(head, "\uFFFD"), "\x00", "\uFFFD")
+	// Replacements have three bytes and may lengthen the text.
+	if len(head) == len(reason) && len(clean) <= MaxReasonBytes {
+		return clean
 	}
-	reason = strings.ReplaceAll(strings.ToValidUTF8(reason, "\uFFFD"), "\x00", "\uFFFD")
-	if whole <= MaxReasonBytes && len(reason) <= MaxReasonBytes {
-		return reason
+	return clip(clean, MaxReasonBytes-len(reasonCut)) + reasonCut
+}
+
+// clip returns the first bytes of s, at most limit, less a character that the
+// limit would split.
+func clip(s string, limit int) string {
+	if len(s) <= limit {
+		return s
 	}
-	// Runs of invalid bytes shrink to one replacement, so that little may be left.
-	end := min(len(reason), MaxReasonBytes-len(reasonCut))
-	for end > 0 && end < len(reason) && !utf8.RuneStart(reason[end]) {
+	end := limit
+	// In text that is not UTF-8 any place is as good as another, so the search
+	// ends after the length of a character.
+	for end > max(0, limit-utf8.UTFMax) && !utf8.RuneStart(s[end]) {
 		end--
 	}
-	return reason[:end] + reasonCut
+	return s[:end]
 }
 
 // shorten cuts a value for an error message.
 func shorten(s string) string {
-	const most = 64
-	if len(s) <= most {
+	const limit = 64
+	if len(s) <= limit {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
+	return clip(s, limit) + "…"
 }
 
 // checkText refuses text that some store cannot hold.
@@ -66,62 +73,6 @@ func checkID(field, id string) error {
 		return fmt.Errorf("%s has %d bytes, more than %d", field, len(id), MaxIDBytes)
 	}
 	return checkText(field, id)
-}
-
-// checkJSON refuses JSON that does not parse or that some store cannot hold:
-// PostgreSQL has no text with NUL or a lone surrogate, escaped or not.
-func checkJSON(field string, raw json.RawMessage) error {
-	if !json.Valid(raw) {
-		return fmt.Errorf("%s is not valid JSON", field)
-	}
-	if !utf8.Valid(raw) {
-		return fmt.Errorf("%s is not valid UTF-8", field)
-	}
-	// json.Valid has proved every escape complete, so that the scan can index
-	// without checks of its own.
-	for rest := raw; ; {
-		at := bytes.IndexByte(rest, '\\')
-		if at < 0 {
-			return nil
-		}
-		rest = rest[at+1:]
-		if rest[0] != 'u' {
-			rest = rest[1:]
-			continue
-		}
-		unit := hex4(rest[1:])
-		rest = rest[5:]
-		switch {
-		case unit == 0:
-			return fmt.Errorf("%s escapes a NUL character", field)
-		case unit >= 0xDC00 && unit < 0xE000:
-			return fmt.Errorf("%s escapes a lone surrogate", field)
-		case unit >= 0xD800 && unit < 0xDC00:
-			if len(rest) < 6 || rest[0] != '\\' || rest[1] != 'u' {
-				return fmt.Errorf("%s escapes a lone surrogate", field)
-			}
-			if low := hex4(rest[2:]); low < 0xDC00 || low >= 0xE000 {
-				return fmt.Errorf("%s escapes a lone surrogate", field)
-			}
-			rest = rest[6:]
-		}
-	}
-}
-
-// hex4 reads four hexadecimal digits that are known to be valid.
-func hex4(digits []byte) (unit rune) {
-	for _, c := range digits[:4] {
-		unit <<= 4
-		switch {
-		case c <= '9':
-			unit |= rune(c - '0')
-		case c <= 'F':
-			unit |= rune(c-'A') + 10
-		default:
-			unit |= rune(c-'a') + 10
-		}
-	}
-	return unit
 }
 
 // encodeJSON encodes a value given by a caller; raw JSON is copied unchanged.
