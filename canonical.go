@@ -7,8 +7,8 @@ import (
 	"errors"
 	"io"
 	"maps"
-	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -113,17 +113,53 @@ func appendCanonicalNumber(text []byte, number string) []byte {
 	if digits == "" {
 		return append(text, '0')
 	}
-	exponent := new(big.Int)
-	if exponentText != "" {
-		// The JSON grammar has proved it an integer.
-		exponent.SetString(strings.TrimPrefix(exponentText, "+"), 10)
-	}
 	trimmed := strings.TrimRight(digits, "0")
-	exponent.Add(exponent, big.NewInt(int64(len(digits)-len(trimmed)-len(fraction))))
 	if negative {
 		text = append(text, '-')
 	}
 	text = append(text, trimmed...)
 	text = append(text, 'e')
-	return exponent.Append(text, 10)
+	return appendSum(text, exponentText, len(digits)-len(trimmed)-len(fraction))
+}
+
+// appendSum writes the sum of a decimal integer, empty for 0, and n, which is
+// less than 10^18 either way. math/big would take quadratic time to read an
+// integer as long as a hostile spec may hold.
+func appendSum(text []byte, integer string, n int) []byte {
+	integer, negative := strings.CutPrefix(strings.TrimPrefix(integer, "+"), "-")
+	magnitude := []byte(strings.TrimLeft(integer, "0"))
+	if negative {
+		n = -n
+	}
+	if len(magnitude) <= 18 {
+		// Nothing but digits, or nothing at all, which is 0.
+		sum, _ := strconv.ParseInt(string(magnitude), 10, 64)
+		sum += int64(n)
+		if negative {
+			sum = -sum
+		}
+		return strconv.AppendInt(text, sum, 10)
+	}
+	// The integer outweighs n, so that its sign stays.
+	for at := len(magnitude) - 1; n != 0; at-- {
+		if at < 0 {
+			magnitude = append([]byte{'1'}, magnitude...)
+			break
+		}
+		digit := int(magnitude[at]-'0') + n%10
+		n /= 10
+		switch {
+		case digit < 0:
+			digit += 10
+			n--
+		case digit > 9:
+			digit -= 10
+			n++
+		}
+		magnitude[at] = byte('0' + digit)
+	}
+	if negative {
+		text = append(text, '-')
+	}
+	return append(text, bytes.TrimLeft(magnitude, "0")...)
 }
