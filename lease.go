@@ -1,0 +1,250 @@
+package supervisor
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// keeper renews the leases that a pass or a supervisor holds. One timer serves
+// all of them, armed for the earliest renewal; a lease that is released before
+// its first renewal costs two short critical sections.
+//
+// A lease is trusted until the moment when the last confirmed call for it was
+// sent plus its duration, on the monotonic clock: the store's end is never
+// earlier.
+type keeper struct {
+	ctx      context.Context // of renewals; outlives the caller's
+	duration time.Duration
+	period   time.Duration
+	// work joins the timer and the renewals, except those left behind.
+	work *sync.WaitGroup
+
+	mu     sync.Mutex
+	due    leaseHeap
+	timer  *time.Timer
+	armed  bool // the timer will fire; it then has a place in work
+	closed bool
+}
+
+// heldLease is one lease in a keeper's care. All fields are guarded by the
+// keeper's mutex.
+type heldLease struct {
+	holder leaseHolder
+	// nextAt is when to renew; index is its place in the heap, -1 for none.
+	nextAt         time.Time
+	index          int
+	confirmedUntil time.Time
+	// settled: somebody has taken the right to commit or release; no renewal
+	// begins any more.
+	settled bool
+	renewal *renewal // in flight; nil for none
+}
+
+// renewal is one call in flight.
+type renewal struct {
+	cancel context.CancelFunc
+	ended  chan struct{}
+	left   bool // nobody waits for it any more
+}
+
+// leaseHolder is what a lease is held for.
+type leaseHolder interface {
+	renewLease(ctx context.Context) error
+	// leaseFailed is called once, after a renewal failed for good; the callee
+	// has the right to settle.
+	leaseFailed(err error)
+	leaseRenewed()
+}
+
+// errUnconfirmed ends a lease that could not be confirmed in time.
+var errUnconfirmed = fmt.Errorf("%w: not confirmed before its end", ErrLeaseLost)
+
+func newKeeper(ctx context.Context, settings *Settings, work *sync.WaitGroup) *keeper {
+	return &keeper{
+		ctx:      context.WithoutCancel(ctx),
+		duration: settings.LeaseDuration,
+		period:   settings.renewalPeriod(),
+		work:     work,
+	}
+}
+
+// hold begins to renew a lease that was acquired by a call sent at sentAt.
+func (k *keeper) hold(lease *heldLease, holder leaseHolder, sentAt time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	*lease = heldLease{holder: holder, nextAt: sentAt.Add(k.period), confirmedUntil: sentAt.Add(k.duration)}
+	k.push(lease)
+}
+
+// take gives the right to settle a lease to the first who asks. No renewal of
+// it begins afterwards, and none is in flight when take returns: one that
+// ignores its context is waited for until the confirmed lease ends, then left
+// behind.
+func (k *keeper) take(lease *heldLease) bool {
+	k.mu.Lock()
+	if lease.settled {
+		k.mu.Unlock()
+		return false
+	}
+	lease.settled = true
+	if lease.index >= 0 {
+		heap.Remove(&k.due, lease.index)
+	}
+	inFlight := lease.renewal
+	confirmedUntil := lease.confirmedUntil
+	k.mu.Unlock()
+	if inFlight == nil {
+		return true
+	}
+	inFlight.cancel()
+	patience := time.NewTimer(time.Until(confirmedUntil))
+	defer patience.Stop()
+	select {
+	case <-inFlight.ended:
+		return true
+	case <-patience.C:
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if lease.renewal == inFlight && !inFlight.left {
+		inFlight.left = true
+		k.work.Done()
+	}
+	return true
+}
+
+// close ends the timer; no lease is held any more.
+func (k *keeper) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.closed = true
+	if k.armed && k.timer.Stop() {
+		k.armed = false
+		k.work.Done()
+	}
+}
+
+// push puts a lease into the heap and arms the timer for the earliest.
+func (k *keeper) push(lease *heldLease) {
+	heap.Push(&k.due, lease)
+	if lease.index == 0 {
+		k.arm()
+	}
+}
+
+func (k *keeper) arm() {
+	if k.closed || len(k.due) == 0 {
+		return
+	}
+	if k.armed && !k.timer.Stop() {
+		return // it has fired: tick is waiting for the mutex and arms anew
+	}
+	delay := max(time.Until(k.due[0].nextAt), 0)
+	if !k.armed {
+		k.armed = true
+		k.work.Add(1)
+	}
+	if k.timer == nil {
+		k.timer = time.AfterFunc(delay, k.tick)
+	} else {
+		k.timer.Reset(delay)
+	}
+}
+
+// tick runs in the timer's goroutine and begins every renewal that is due, each
+// in a goroutine of its own, so that a slow one delays no other.
+func (k *keeper) tick() {
+	defer k.work.Done()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.armed = false
+	now := time.Now()
+	for len(k.due) > 0 && !k.due[0].nextAt.After(now) {
+		lease := heap.Pop(&k.due).(*heldLease)
+		ctx, cancel := context.WithDeadline(k.ctx, lease.confirmedUntil)
+		lease.renewal = &renewal{cancel: cancel, ended: make(chan struct{})}
+		k.work.Add(1)
+		go k.renew(ctx, lease, lease.renewal)
+	}
+	k.arm()
+}
+
+// renew ends with the call that it makes.
+func (k *keeper) renew(ctx context.Context, lease *heldLease, call *renewal) {
+	sentAt := time.Now()
+	err := error(&PanicError{Op: "queue Renew"})
+	defer func() { k.renewed(lease, call, sentAt, err) }()
+	if err = ctx.Err(); err == nil {
+		err = guard("queue Renew", func() error { return lease.holder.renewLease(ctx) })
+	}
+}
+
+// renewed takes the result of a renewal.
+func (k *keeper) renewed(lease *heldLease, call *renewal, sentAt time.Time, err error) {
+	call.cancel()
+	k.mu.Lock()
+	left := call.left
+	if !left {
+		defer k.work.Done()
+	}
+	lease.renewal = nil
+	close(call.ended)
+	if lease.settled {
+		k.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	switch {
+	case err == nil:
+		lease.confirmedUntil = sentAt.Add(k.duration)
+		// The schedule is kept, ticks missed meanwhile are skipped.
+		for lease.nextAt = lease.nextAt.Add(k.period); !lease.nextAt.After(now); {
+			lease.nextAt = lease.nextAt.Add(k.period)
+		}
+		k.push(lease)
+		k.mu.Unlock()
+		lease.holder.leaseRenewed()
+		return
+	case !now.Before(lease.confirmedUntil):
+		err = fmt.Errorf("%w: %w", errUnconfirmed, err)
+	case errors.Is(err, ErrUnavailable):
+		// A passing fault is tried again several times before the next tick
+		// would come, for the lease may not last until then.
+		lease.nextAt = earlier(now.Add(k.period/4), lease.confirmedUntil)
+		k.push(lease)
+		k.mu.Unlock()
+		return
+	}
+	lease.settled = true
+	k.mu.Unlock()
+	lease.holder.leaseFailed(err)
+}
+
+// leaseHeap orders leases by their next renewal.
+type leaseHeap []*heldLease
+
+func (h leaseHeap) Len() int           { return len(h) }
+func (h leaseHeap) Less(i, j int) bool { return h[i].nextAt.Before(h[j].nextAt) }
+func (h leaseHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+func (h *leaseHeap) Push(x any) {
+	lease := x.(*heldLease)
+	lease.index = len(*h)
+	*h = append(*h, lease)
+}
+
+func (h *leaseHeap) Pop() any {
+	last := len(*h) - 1
+	lease := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	lease.index = -1
+	return lease
+}

@@ -1,0 +1,364 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Stats counts what a pass, or a supervisor since its beginning, has done.
+type Stats struct {
+	// Claimed items, kept claims included.
+	Claimed int
+	// Failed counts failures made by the supervisor and commits that erred.
+	Failed int
+	// Continued, Rescheduled and Completed count committed commands by the
+	// disposition that the driver gave, whatever the store made of it.
+	Continued, Rescheduled, Completed int
+	// LeasesLost counts items whose renewal failed because the lease was gone.
+	LeasesLost int
+	// Revoked counts claims that a pause or cancel took away.
+	Revoked int
+	// Abandoned counts drivers that ignored the end of their context.
+	Abandoned int
+}
+
+func (s *Stats) add(more Stats) {
+	s.Claimed += more.Claimed
+	s.Failed += more.Failed
+	s.Continued += more.Continued
+	s.Rescheduled += more.Rescheduled
+	s.Completed += more.Completed
+	s.LeasesLost += more.LeasesLost
+	s.Revoked += more.Revoked
+	s.Abandoned += more.Abandoned
+}
+
+// RunDuePass claims due instances once, evaluates them concurrently and commits
+// every result. It blocks until each item is settled and every goroutine that it
+// started has ended, save drivers that were abandoned and renewals that were
+// left behind.
+//
+// newContext makes what drivers share for the pass; it is called once, and only
+// when something was claimed. The context that it gets ends with the pass.
+//
+// When ctx ends midway, evaluations are cancelled and their failures committed;
+// commits outlive it. The stats are valid beside an error, which joins
+//
+//   - an invalid setting, or ctx's error before anything was claimed,
+//   - a [*QueueError] of the claim; items beside it are served,
+//   - a [*ContextError] when newContext failed,
+//   - a [*CommitError] that names each item whose commit erred.
+//
+// The failure of one item is no error of the pass: it is recorded with the
+// item and counted. Call it from one process or many, as often as you like.
+func RunDuePass[C any](ctx context.Context, queue WorkQueue, registry *DriverRegistry[C], settings Settings,
+	newContext func(context.Context) (C, error)) (Stats, error) {
+	engine, err := newEngine(queue, registry, settings, newContext)
+	if err != nil {
+		return Stats{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return Stats{}, fmt.Errorf("supervisor: nothing was claimed: %w", err)
+	}
+	specIDs, idle := registry.claimSpecs()
+	if idle {
+		return Stats{}, nil
+	}
+	engine.begin(ctx)
+	startedAt := time.Now()
+	claimed := engine.claim(ctx, specIDs, engine.settings.ClaimBatch)
+	if len(claimed.items) == 0 {
+		engine.notify.passEnded(Stats{}, claimed.err, time.Since(startedAt))
+		return Stats{}, claimed.err
+	}
+	pass := engine.newPass(ctx, claimed, engine.settings.Concurrency)
+	pass.start()
+	engine.join()
+	return pass.stats, errors.Join(claimed.err, pass.err())
+}
+
+// engine is what RunDuePass and Supervisor.Run are made of.
+type engine[C any] struct {
+	queue      WorkQueue
+	releaser   Releaser     // nil: the queue has no such ability
+	keeping    CommitKeeper // nil: none, or not wanted
+	registry   *DriverRegistry[C]
+	newContext func(context.Context) (C, error)
+	settings   Settings
+	notify     notifier
+
+	keeper *keeper
+	// items joins contexts being built and items being served; background joins
+	// timers and renewals, which end with the items.
+	items, background sync.WaitGroup
+	// loop is the long loop that the passes belong to; nil for a single pass.
+	loop *loop
+}
+
+func newEngine[C any](queue WorkQueue, registry *DriverRegistry[C], settings Settings,
+	newContext func(context.Context) (C, error)) (*engine[C], error) {
+	var missing []error
+	for _, argument := range [...]struct {
+		name string
+		nil  bool
+	}{
+		{"queue", queue == nil}, {"registry", registry == nil}, {"newContext", newContext == nil},
+	} {
+		if argument.nil {
+			missing = append(missing, fmt.Errorf("supervisor: %s is nil", argument.name))
+		}
+	}
+	resolved, err := settings.resolved()
+	if err = errors.Join(append(missing, err)...); err != nil {
+		return nil, err
+	}
+	releaser, _ := queue.(Releaser)
+	return &engine[C]{
+		queue:      queue,
+		releaser:   releaser,
+		registry:   registry,
+		newContext: newContext,
+		settings:   resolved,
+		notify:     newNotifier(&resolved),
+	}, nil
+}
+
+// begin prepares the engine for passes under ctx.
+func (e *engine[C]) begin(ctx context.Context) {
+	e.keeper = newKeeper(ctx, &e.settings, &e.background)
+}
+
+// join waits for all that the engine started.
+func (e *engine[C]) join() {
+	e.items.Wait()
+	e.keeper.close()
+	e.background.Wait()
+}
+
+// claimResult is what a claim gave.
+type claimResult struct {
+	items  []WorkItem
+	sentAt time.Time
+	err    error
+}
+
+// claim asks the queue for items. It blocks as long as the queue does.
+func (e *engine[C]) claim(ctx context.Context, specIDs []string, limit int) claimResult {
+	result := claimResult{sentAt: time.Now()}
+	err := join("queue ClaimDue", func() (err error) {
+		result.items, err = e.queue.ClaimDue(ctx, ClaimRequest{
+			SpecIDs:       specIDs,
+			WorkerID:      e.settings.WorkerID,
+			LeaseDuration: e.settings.LeaseDuration,
+			Limit:         limit,
+		})
+		return err
+	})
+	if err != nil {
+		result.err = &QueueError{Op: "ClaimDue", Err: err}
+	}
+	result.items = firstOfEach(result.items)
+	return result
+}
+
+// firstOfEach drops items that came before in the same batch.
+func firstOfEach(items []WorkItem) []WorkItem {
+	if len(items) < 2 {
+		return items
+	}
+	type key struct{ tenantID, id string }
+	seen := make(map[key]struct{}, len(items))
+	return slices.DeleteFunc(items, func(item WorkItem) bool {
+		before := len(seen)
+		seen[key{item.TenantID, item.ID}] = struct{}{}
+		return len(seen) == before
+	})
+}
+
+// pass is the life of the items of one claim.
+type pass[C any] struct {
+	engine *engine[C]
+	// ctx ends evaluations; commits outlives the caller's cancellation.
+	ctx       context.Context
+	cancel    context.CancelCauseFunc
+	commits   context.Context
+	uncouple  func() bool // undoes the watch over ctx
+	startedAt time.Time
+
+	// value and contextErr are what the context factory made, before any item
+	// is served.
+	value      C
+	contextErr error
+
+	mu sync.Mutex
+	// served holds, for each claimed item, its evaluation, or the latest one of
+	// a kept claim.
+	served []*evaluation[C]
+	next   int // the first item that is not begun
+	slots  int // evaluations at one time
+	// unfinished counts two halves of each item: its slot and its settlement,
+	// which end in either order.
+	unfinished int
+	stats      Stats
+	errored []ItemError
+}
+
+// newPass takes the claimed items into care: from here on their leases are
+// renewed. base ends evaluations.
+func (e *engine[C]) newPass(base context.Context, claimed claimResult, slots int) *pass[C] {
+	p := &pass[C]{
+		engine:    e,
+		commits:   context.WithoutCancel(base),
+		startedAt: claimed.sentAt,
+		slots:     slots,
+		served:    make([]*evaluation[C], len(claimed.items)),
+		stats:     Stats{Claimed: len(claimed.items)},
+
+		unfinished: 2 * len(claimed.items),
+	}
+	p.ctx, p.cancel = context.WithCancelCause(base)
+	evaluations := make([]evaluation[C], len(claimed.items))
+	for n := range evaluations {
+		evaluation := &evaluations[n]
+		evaluation.pass, evaluation.place = p, n
+		evaluation.item = claimed.items[n]
+		evaluation.sentAt, evaluation.claimedAt = claimed.sentAt, claimed.sentAt
+		evaluation.ctx.parent = p.ctx
+		p.served[n] = evaluation
+		e.keeper.hold(&evaluation.lease, evaluation, claimed.sentAt)
+		e.notify.claimed(&evaluation.item, false)
+	}
+	if e.loop != nil {
+		e.loop.count(p.stats)
+	}
+	e.background.Add(1)
+	p.uncouple = context.AfterFunc(p.ctx, p.interrupted)
+	return p
+}
+
+// start builds the context and then serves the items, without blocking.
+func (p *pass[C]) start() {
+	p.engine.items.Add(1)
+	go p.open()
+}
+
+// open ends when the context factory has returned and the first items are begun.
+func (p *pass[C]) open() {
+	defer p.engine.items.Done()
+	err := error(&PanicError{Op: "context factory"})
+	defer func() {
+		p.contextErr = err
+		if p.engine.loop != nil {
+			p.engine.loop.contextBuilt(err)
+		}
+		for range min(p.slots, len(p.served)) {
+			p.begin()
+		}
+	}()
+	if cause := context.Cause(p.ctx); errors.Is(cause, ErrShutdown) {
+		err = cause
+		return
+	}
+	err = guard("context factory", func() (err error) {
+		p.value, err = p.engine.newContext(p.ctx)
+		return err
+	})
+}
+
+// begin serves the next item, if there is one, in a goroutine that ends when the
+// item is settled or its driver, long abandoned, returns.
+func (p *pass[C]) begin() bool {
+	p.mu.Lock()
+	if p.next == len(p.served) {
+		p.mu.Unlock()
+		return false
+	}
+	evaluation := p.served[p.next]
+	p.next++
+	evaluation.inside = true
+	p.mu.Unlock()
+	p.engine.items.Add(1)
+	go evaluation.serve()
+	return true
+}
+
+// leave gives up the slot of an item, which goes to the next one or back to the
+// loop.
+func (p *pass[C]) leave() {
+	defer p.engine.items.Done()
+	if !p.begin() && p.engine.loop != nil {
+		p.engine.loop.freeSlots(1)
+	}
+	p.finishHalf()
+}
+
+// finishHalf notes that an item has left its slot, or that it is settled.
+func (p *pass[C]) finishHalf() {
+	p.mu.Lock()
+	p.unfinished--
+	last := p.unfinished == 0
+	p.mu.Unlock()
+	if last {
+		p.end()
+	}
+}
+
+// end closes the pass after its last item.
+func (p *pass[C]) end() {
+	if p.uncouple() {
+		p.engine.background.Done()
+	}
+	p.cancel(nil)
+	p.engine.notify.passEnded(p.stats, p.err(), time.Since(p.startedAt))
+}
+
+// interrupted is called when the pass's context has ended: drivers that ignore
+// it are abandoned in time.
+func (p *pass[C]) interrupted() {
+	defer p.engine.background.Done()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, evaluation := range p.served {
+		evaluation.expectReturn()
+	}
+}
+
+// count adds to the stats of the pass and of its loop.
+func (p *pass[C]) count(more Stats) {
+	p.mu.Lock()
+	p.stats.add(more)
+	p.mu.Unlock()
+	if p.engine.loop != nil {
+		p.engine.loop.count(more)
+	}
+}
+
+// commitErred records a commit that erred.
+func (p *pass[C]) commitErred(item *WorkItem, err error) {
+	p.count(Stats{Failed: 1})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.errored = append(p.errored, ItemError{TenantID: item.TenantID, InstanceID: item.ID, Err: err})
+}
+
+// err is the error of the pass, once it has ended.
+func (p *pass[C]) err() error {
+	var commits *CommitError
+	if len(p.errored) > 0 {
+		commits = &CommitError{Items: slices.SortedFunc(slices.Values(p.errored), func(a, b ItemError) int {
+			return strings.Compare(a.TenantID+"\x00"+a.InstanceID, b.TenantID+"\x00"+b.InstanceID)
+		})}
+	}
+	switch {
+	case p.contextErr != nil:
+		return &ContextError{Err: p.contextErr, Cleanup: commits}
+	case commits != nil:
+		return commits
+	}
+	return nil
+}
