@@ -9,16 +9,24 @@ import (
 // maxJSONDepth is the nesting that encoding/json still decodes.
 const maxJSONDepth = 10_000
 
-// jsonFault is why a JSON text is refused; empty where it is not.
-type jsonFault string
+// jsonFault is why a JSON text is refused.
+type jsonFault uint8
 
 const (
-	jsonMalformed     jsonFault = "is not valid JSON"
-	jsonTooDeep       jsonFault = "is nested deeper than 10000"
-	jsonInvalidUTF8   jsonFault = "is not valid UTF-8"
-	jsonNUL           jsonFault = "escapes a NUL character"
-	jsonLoneSurrogate jsonFault = "escapes a lone surrogate"
+	jsonFine jsonFault = iota
+	jsonMalformed
+	jsonTooDeep
+	jsonInvalidUTF8
+	jsonNUL
+	jsonLoneSurrogate
 )
+
+func (f jsonFault) String() string {
+	return [...]string{
+		"is fine", "is not valid JSON", "is nested deeper than 10000", "is not valid UTF-8",
+		"escapes a NUL character", "escapes a lone surrogate",
+	}[f]
+}
 
 // checkJSON refuses JSON that does not parse or that some store cannot hold:
 // PostgreSQL has no text with NUL or a lone surrogate, escaped or not.
@@ -28,12 +36,12 @@ const (
 // scans after it. It takes exactly the texts that json.Valid takes, less those.
 func checkJSON(field string, raw json.RawMessage) error {
 	at, fault := scanJSON(raw, skipSpace(raw, 0), 0)
-	if fault == "" {
+	if fault == jsonFine {
 		if at = skipSpace(raw, at); at < len(raw) {
 			fault = jsonMalformed
 		}
 	}
-	if fault != "" {
+	if fault != jsonFine {
 		return fmt.Errorf("%s %s (at byte %d of %d)", field, fault, at, len(raw))
 	}
 	return nil
@@ -71,7 +79,7 @@ func scanComposite(text []byte, at, depth int, object bool) (int, jsonFault) {
 	}
 	at = skipSpace(text, at)
 	if at < len(text) && text[at] == end {
-		return at + 1, ""
+		return at + 1, jsonFine
 	}
 	for {
 		var fault jsonFault
@@ -79,7 +87,7 @@ func scanComposite(text []byte, at, depth int, object bool) (int, jsonFault) {
 			if at >= len(text) || text[at] != '"' {
 				return at, jsonMalformed
 			}
-			if at, fault = scanString(text, at+1); fault != "" {
+			if at, fault = scanString(text, at+1); fault != jsonFine {
 				return at, fault
 			}
 			at = skipSpace(text, at)
@@ -88,7 +96,7 @@ func scanComposite(text []byte, at, depth int, object bool) (int, jsonFault) {
 			}
 			at = skipSpace(text, at+1)
 		}
-		if at, fault = scanJSON(text, at, depth); fault != "" {
+		if at, fault = scanJSON(text, at, depth); fault != jsonFine {
 			return at, fault
 		}
 		at = skipSpace(text, at)
@@ -96,7 +104,7 @@ func scanComposite(text []byte, at, depth int, object bool) (int, jsonFault) {
 		case at >= len(text):
 			return at, jsonMalformed
 		case text[at] == end:
-			return at + 1, ""
+			return at + 1, jsonFine
 		case text[at] != ',':
 			return at, jsonMalformed
 		}
@@ -108,17 +116,17 @@ func scanComposite(text []byte, at, depth int, object bool) (int, jsonFault) {
 func scanString(text []byte, at int) (int, jsonFault) {
 	for at < len(text) {
 		switch c := text[at]; {
+		case c >= ' ' && c < utf8.RuneSelf && c != '"' && c != '\\':
+			at++
 		case c == '"':
-			return at + 1, ""
+			return at + 1, jsonFine
 		case c == '\\':
 			var fault jsonFault
-			if at, fault = scanEscape(text, at); fault != "" {
+			if at, fault = scanEscape(text, at); fault != jsonFine {
 				return at, fault
 			}
 		case c < ' ':
 			return at, jsonMalformed
-		case c < utf8.RuneSelf:
-			at++
 		default:
 			r, size := utf8.DecodeRune(text[at:])
 			if r == utf8.RuneError && size == 1 {
@@ -138,7 +146,7 @@ func scanEscape(text []byte, at int) (int, jsonFault) {
 	}
 	switch text[at+1] {
 	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		return at + 2, ""
+		return at + 2, jsonFine
 	case 'u':
 	default:
 		return at, jsonMalformed
@@ -150,10 +158,10 @@ func scanEscape(text []byte, at int) (int, jsonFault) {
 	case unit == 0:
 		return at, jsonNUL
 	case unit < 0xD800 || unit > 0xDFFF:
-		return at + length, ""
+		return at + length, jsonFine
 	case unit < 0xDC00:
 		if low := hexUnit(text, at+length); low >= 0xDC00 && low <= 0xDFFF {
-			return at + 2*length, ""
+			return at + 2*length, jsonFine
 		}
 	}
 	return at, jsonLoneSurrogate
@@ -209,7 +217,7 @@ func scanNumber(text []byte, at int) (int, jsonFault) {
 		}
 		at = exponent
 	}
-	return at, ""
+	return at, jsonFine
 }
 
 func scanLiteral(text []byte, at int, literal string) (int, jsonFault) {
@@ -217,7 +225,7 @@ func scanLiteral(text []byte, at int, literal string) (int, jsonFault) {
 	if end > len(text) || string(text[at:end]) != literal {
 		return at, jsonMalformed
 	}
-	return end, ""
+	return end, jsonFine
 }
 
 func skipDigits(text []byte, at int) int {
@@ -228,7 +236,7 @@ func skipDigits(text []byte, at int) int {
 }
 
 func skipSpace(text []byte, at int) int {
-	for at < len(text) && (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r') {
+	for at < len(text) && text[at] <= ' ' && (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r') {
 		at++
 	}
 	return at
