@@ -201,10 +201,7 @@ func (c *TransitionCommand) validateContent(item *WorkItem) error {
 	for _, text := range [...]struct{ field, value string }{
 		{"DeliveryDigest", c.DeliveryDigest}, {"EventType", c.EventType}, {"EventDigest", c.EventDigest},
 	} {
-		if isBlank(text.value) {
-			return fmt.Errorf("%s is blank", text.field)
-		}
-		if err := checkText(text.field, text.value); err != nil {
+		if err := checkRequired(text.field, text.value); err != nil {
 			return err
 		}
 	}

@@ -68,10 +68,7 @@ func checkDisposition(d Disposition) error {
 	case Reschedule:
 		return checkInstant("Reschedule.At", d.At)
 	case Failed:
-		if isBlank(d.Reason) {
-			return errors.New("Failed.Reason is blank")
-		}
-		if err := checkText("Failed.Reason", d.Reason); err != nil {
+		if err := checkRequired("Failed.Reason", d.Reason); err != nil {
 			return err
 		}
 		return checkInstant("Failed.RetryAt", d.RetryAt)

@@ -180,10 +180,7 @@ func (i *ActionIntent) validatePrepared() error {
 	if err := i.Capability.validate("Capability"); err != nil {
 		return err
 	}
-	if len(i.ResourceScopeID) > MaxIDBytes {
-		return fmt.Errorf("ResourceScopeID has %d bytes, more than %d", len(i.ResourceScopeID), MaxIDBytes)
-	}
-	if err := checkText("ResourceScopeID", i.ResourceScopeID); err != nil {
+	if err := checkOptionalID("ResourceScopeID", i.ResourceScopeID); err != nil {
 		return err
 	}
 	if !i.Effect.valid() {

@@ -38,18 +38,12 @@ func (r *Revision) Validate() error {
 	errs := []error{
 		checkID("DefinitionID", r.DefinitionID),
 		checkID("SpecID", r.SpecID),
+		checkRequired("ContentDigest", r.ContentDigest),
+		checkRequired("KernelABIVersion", r.KernelABIVersion),
 		checkText("DependencySetDigest", r.DependencySetDigest),
 	}
 	if r.Revision == 0 {
 		errs = append(errs, errors.New("Revision is 0, must be positive"))
-	}
-	for _, text := range [...]struct{ field, value string }{
-		{"ContentDigest", r.ContentDigest}, {"KernelABIVersion", r.KernelABIVersion},
-	} {
-		if isBlank(text.value) {
-			errs = append(errs, fmt.Errorf("%s is blank", text.field))
-		}
-		errs = append(errs, checkText(text.field, text.value))
 	}
 	if len(r.Spec) == 0 {
 		errs = append(errs, errors.New("Spec is nil"))

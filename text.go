@@ -64,16 +64,32 @@ func checkText(field, s string) error {
 	return nil
 }
 
+// checkRequired refuses text that is blank or not storable.
+func checkRequired(field, s string) error {
+	if isBlank(s) {
+		return fmt.Errorf("%s is blank", field)
+	}
+	return checkText(field, s)
+}
+
 // checkID refuses ids that are blank, too long or not storable.
 func checkID(field, id string) error {
 	if isBlank(id) {
 		return fmt.Errorf("%s is blank", field)
 	}
+	return checkOptionalID(field, id)
+}
+
+// checkOptionalID is checkID for an id that may be left out.
+func checkOptionalID(field, id string) error {
 	if len(id) > MaxIDBytes {
 		return fmt.Errorf("%s has %d bytes, more than %d", field, len(id), MaxIDBytes)
 	}
 	return checkText(field, id)
 }
+
+// isBlank reports whether s holds nothing but white space of any script.
+func isBlank(s string) bool { return strings.TrimSpace(s) == "" }
 
 // encodeJSON encodes a value given by a caller; raw JSON is copied unchanged.
 func encodeJSON(value any) (json.RawMessage, error) {

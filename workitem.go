@@ -107,20 +107,19 @@ func codeDigest(specID string, revision uint64) string {
 // or oversized ids, invalid pins, lifecycle, text or JSON. Every queue applies
 // it in Start.
 func (i *Instance) Validate() error {
-	errs := []error{i.validatePins(), i.Lifecycle.Validate()}
-	for _, id := range []struct{ field, value string }{
-		{"ID", i.ID}, {"TenantID", i.TenantID}, {"SpecID", i.SpecID}, {"DefinitionID", i.DefinitionID},
-	} {
-		errs = append(errs, checkID(id.field, id.value))
-	}
-	for _, text := range []struct{ field, value string }{
-		{"SubjectID", i.SubjectID},
-		{"WorkflowRevisionDigest", i.WorkflowRevisionDigest},
-		{"ExecutionProfileID", i.ExecutionProfileID},
-		{"ExecutionProfileDigest", i.ExecutionProfileDigest},
-		{"KernelABIVersion", i.KernelABIVersion},
-	} {
-		errs = append(errs, checkText(text.field, text.value))
+	// Pins that must not be blank are the business of validatePins.
+	errs := []error{
+		i.validatePins(),
+		i.Lifecycle.Validate(),
+		checkID("ID", i.ID),
+		checkID("TenantID", i.TenantID),
+		checkID("SpecID", i.SpecID),
+		checkOptionalID("SubjectID", i.SubjectID),
+		checkOptionalID("DefinitionID", i.DefinitionID),
+		checkOptionalID("ExecutionProfileID", i.ExecutionProfileID),
+		checkText("WorkflowRevisionDigest", i.WorkflowRevisionDigest),
+		checkText("ExecutionProfileDigest", i.ExecutionProfileDigest),
+		checkText("KernelABIVersion", i.KernelABIVersion),
 	}
 	for n := range i.CapabilityPins {
 		errs = append(errs, i.CapabilityPins[n].validate(fmt.Sprintf("CapabilityPins[%d]", n)))
@@ -172,18 +171,15 @@ type CapabilityPin struct {
 }
 
 func (p *CapabilityPin) validate(field string) error {
-	for _, part := range [...]struct{ name, value string }{
-		{"ID", p.ID}, {"ContractVersion", p.ContractVersion}, {"ContentDigest", p.ContentDigest},
-	} {
-		if isBlank(part.value) {
-			return fmt.Errorf("%s.%s is blank", field, part.name)
-		}
-		if err := checkText(field+"."+part.name, part.value); err != nil {
-			return err
-		}
+	err := checkID("ID", p.ID)
+	if err == nil {
+		err = checkRequired("ContractVersion", p.ContractVersion)
 	}
-	if len(p.ID) > MaxIDBytes {
-		return fmt.Errorf("%s.ID has %d bytes, more than %d", field, len(p.ID), MaxIDBytes)
+	if err == nil {
+		err = checkRequired("ContentDigest", p.ContentDigest)
+	}
+	if err != nil {
+		return fmt.Errorf("%s.%w", field, err)
 	}
 	return nil
 }
@@ -211,19 +207,20 @@ type Wakeup struct {
 // WakeupKindTimer is the kind of wakeups raised by a [LifecyclePolicy].
 const WakeupKindTimer = "timer"
 
-// Validate reports what keeps the wakeup from being delivered: a blank or
-// oversized id, a blank kind, invalid text or JSON. Every queue applies it in
+// Validate reports everything that keeps the wakeup from being delivered: a
+// blank, reserved or oversized id, a blank kind, a payload beyond
+// [MaxClaimWakeupBytes], invalid text or JSON. Every queue applies it in
 // Deliver.
 func (w *Wakeup) Validate() error {
-	errs := []error{checkID("ID", w.ID), checkText("BranchID", w.BranchID)}
+	errs := []error{checkID("ID", w.ID), checkRequired("Kind", w.Kind), checkOptionalID("BranchID", w.BranchID)}
 	if strings.HasPrefix(w.ID, lifecycleWakeupPrefix) {
 		errs = append(errs, fmt.Errorf("ID %q begins with %q, which is kept for lifecycle timers", shorten(w.ID), lifecycleWakeupPrefix))
 	}
-	if isBlank(w.Kind) {
-		errs = append(errs, errors.New("Kind is blank"))
-	}
-	errs = append(errs, checkText("Kind", w.Kind))
-	if len(w.Payload) > 0 {
+	switch {
+	case len(w.Payload) > MaxClaimWakeupBytes:
+		// No claim could ever hold it.
+		errs = append(errs, fmt.Errorf("Payload has %d bytes, more than %d", len(w.Payload), MaxClaimWakeupBytes))
+	case len(w.Payload) > 0:
 		errs = append(errs, checkJSON("Payload", w.Payload))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -360,5 +357,3 @@ func cloneInto(arena []byte, raw json.RawMessage) (json.RawMessage, []byte) {
 	arena = append(arena, raw...)
 	return arena[start:len(arena):len(arena)], arena
 }
-
-func isBlank(s string) bool { return strings.TrimSpace(s) == "" }
