@@ -1,0 +1,48 @@
+// Package queuetest proves queues: a suite of cases, one for each rule that the
+// interfaces of package supervisor state.
+//
+// # Adopting it
+//
+// A test of a queue is a few lines:
+//
+//	func TestQueue(t *testing.T) {
+//		queuetest.Run(t, func(t *testing.T) queuetest.Queue {
+//			queue, err := myqueue.Open(t.Context(), t.TempDir())
+//			if err != nil {
+//				t.Fatal(err)
+//			}
+//			t.Cleanup(func() { queue.Close() })
+//			return queuetest.Queue{WorkQueue: queue, Add: queue.insert}
+//		})
+//	}
+//
+// Each rule is a sub-test, so that one of them runs alone with
+//
+//	go test -run 'TestQueue/fencing/frozen-holder'
+//
+// and a failure begins with the sentence that the queue broke. A queue needs no
+// more than [supervisor.WorkQueue] and a way to add an instance; cases that need
+// more are skipped by name. Most cases share one queue and run side by side,
+// kept apart by tenants and specs, so that the suite is also a test under load;
+// on a real store it takes some seconds. Set [Queue.Lease] for a store that
+// cannot serve leases of 300 ms.
+//
+// Queues in memory that go by [time.Now] use [RunInBubbles], which waits for
+// nothing and also runs the cases that wait for days.
+//
+// # What it proves
+//
+// That every rule holds in the situations that the cases build: claims, their
+// order and fairness, leases, fencing, delivery keys, the order of checks,
+// epochs, pauses, cancellation, retries, wakeups, lifecycles, fidelity of JSON
+// and text, refusal of what no store can hold, races of claimers and
+// committers, and, given [Queue.FailWrite], that a store that fails at any write
+// leaves all or nothing.
+//
+// # What it cannot prove
+//
+// Durability: that what was acknowledged survives a crash of the process or a
+// loss of power. Cost: that claims stay cheap with a million waiting instances.
+// Behaviour of the store under faults that [Queue.FailWrite] does not inject.
+// Rare interleavings: run it with -race and -count.
+package queuetest
