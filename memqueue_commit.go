@@ -1,0 +1,278 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// memEvent is one entry of an instance's history, a list in order of the
+// commits. Only next is ever changed.
+type memEvent struct {
+	typ, digest, key, worker   string
+	stateVersion, leaseVersion int64
+	payload                    json.RawMessage
+	at                         time.Time
+	next                       *memEvent
+}
+
+// memIntents are the intents of one instance.
+type memIntents struct {
+	// byID finds an intent, inOrder lists them as they were prepared.
+	byID    map[string]*ActionIntent
+	inOrder []*ActionIntent
+}
+
+// committed records a commit. It shares what is never changed with the row.
+type committed struct {
+	instance                          *Instance
+	scheduledAt, createdAt, claimedAt time.Time
+	state                             json.RawMessage
+	stateVersion, leaseVersion        int64
+	epochs                            ControlEpochs
+	attempt                           int
+	cancelRequested                   bool
+	wakeups                           []Wakeup
+	command                           TransitionCommand
+}
+
+// copy returns the record in memory of the caller's.
+func (c *committed) copy() Commit {
+	item := WorkItem{
+		Instance:        *c.instance,
+		ScheduledAt:     c.scheduledAt,
+		CreatedAt:       c.createdAt,
+		ClaimedAt:       c.claimedAt,
+		State:           c.state,
+		StateVersion:    c.stateVersion,
+		ControlEpochs:   c.epochs,
+		CancelRequested: c.cancelRequested,
+		LeaseVersion:    c.leaseVersion,
+		Attempt:         c.attempt,
+		Wakeups:         c.wakeups,
+	}
+	return Commit{Item: item.Clone(), Command: c.command.Clone()}
+}
+
+// CommitCommand implements [WorkQueue].
+func (q *MemoryWorkQueue) CommitCommand(ctx context.Context, item *WorkItem, command *TransitionCommand) error {
+	_, err := q.commit(ctx, item, command, 0)
+	return err
+}
+
+// CommitAndKeep implements [CommitKeeper].
+func (q *MemoryWorkQueue) CommitAndKeep(ctx context.Context, item *WorkItem, command *TransitionCommand, lease time.Duration) (*WorkItem, error) {
+	if lease <= 0 {
+		return nil, fmt.Errorf("supervisor: commit and keep: lease is %v, must be positive", lease)
+	}
+	return q.commit(ctx, item, command, lease)
+}
+
+// commit applies a command; a positive lease keeps the claim where the instance
+// is due again at once.
+func (q *MemoryWorkQueue) commit(ctx context.Context, item *WorkItem, command *TransitionCommand, lease time.Duration) (*WorkItem, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := command.ValidateContent(item); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCommandRejected, err)
+	}
+	// Copied before the lock is taken, so that large values hold up nobody.
+	stored := copyCommand(command)
+	wakeups := copyWakeups(item.Wakeups)
+
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	row := q.row(item.TenantID, item.ID)
+	if row == nil {
+		return nil, notFound(item.TenantID, item.ID)
+	}
+	if row.latest.key == stored.DeliveryKey {
+		if row.latest.digest != stored.DeliveryDigest || row.latest.from != item.StateVersion {
+			return nil, row.errorf("commit of", &DeliveryConflictError{
+				Key: stored.DeliveryKey, StoredDigest: row.latest.digest, Digest: stored.DeliveryDigest,
+			})
+		}
+		if lease == 0 {
+			return nil, nil
+		}
+		return q.keptItem(row), nil
+	}
+	if err := row.refuses(item, &stored); err != nil {
+		return nil, err
+	}
+	now := q.now()
+	*q.commits.next() = committed{
+		instance:        row.instance,
+		scheduledAt:     item.ScheduledAt,
+		createdAt:       item.CreatedAt,
+		claimedAt:       item.ClaimedAt,
+		state:           row.state,
+		stateVersion:    item.StateVersion,
+		leaseVersion:    item.LeaseVersion,
+		epochs:          item.ControlEpochs,
+		attempt:         item.Attempt,
+		cancelRequested: item.CancelRequested,
+		wakeups:         wakeups,
+		command:         stored,
+	}
+	due := row.apply(item, &stored, now)
+	worker := ""
+	if row.lease != nil {
+		worker = row.lease.worker
+	}
+	q.endLease(row)
+	if lease == 0 || due.IsZero() || due.After(now) || row.pausedBy() != nil {
+		q.reschedule(row, due, now)
+		return nil, nil
+	}
+	q.schedule.remove(row)
+	row.due = due
+	kept := q.acquire([]*memRow{row}, worker, lease, now)
+	row.latest.kept = row.leaseVersion
+	return &kept[0], nil
+}
+
+// refuses checks what comes after content, existence and delivery key.
+func (r *memRow) refuses(item *WorkItem, command *TransitionCommand) error {
+	switch epochs := r.controlEpochs(); {
+	case r.leaseVersion != item.LeaseVersion:
+		return r.errorf("commit of", ErrLeaseLost)
+	case r.stateVersion != item.StateVersion || r.record.Status != StatusActive:
+		return r.errorf("commit of", ErrStateConflict)
+	case epochs.Tenant != item.ControlEpochs.Tenant || epochs.Instance != item.ControlEpochs.Instance:
+		return r.errorf("commit of", ErrEpochStale)
+	}
+	for n := range command.ActionIntents {
+		intent := &command.ActionIntents[n]
+		if r.resourceEpoch(intent.ResourceScopeID) > intent.ControlEpochs.Resource {
+			return r.errorf(fmt.Sprintf("intent %q of", shorten(intent.ID)), ErrEpochStale)
+		}
+	}
+	if len(command.ActionIntents) > 0 && r.record.RefusesIntents() {
+		return r.errorf("intents after the expiry of", ErrCommandRejected)
+	}
+	for n := range command.ActionIntents {
+		if id := command.ActionIntents[n].ID; r.intents != nil && r.intents.byID[id] != nil {
+			return r.errorf(fmt.Sprintf("intent %q again of", shorten(id)), ErrCommandRejected)
+		}
+	}
+	return nil
+}
+
+// resourceEpoch is what an intent's epoch must not be below.
+func (r *memRow) resourceEpoch(resourceID string) int64 {
+	if resource, paused := r.tenant.resources[resourceID]; paused && resourceID != "" {
+		return resource.epoch + r.epochs.Resource
+	}
+	return neverClaimed
+}
+
+// apply writes a command to the row and returns when it is due next.
+func (r *memRow) apply(item *WorkItem, command *TransitionCommand, now time.Time) (due time.Time) {
+	policy := &r.instance.Lifecycle
+	record, at := r.record.AfterCommit(policy, item, command, now)
+	r.record = record
+	r.latest = memDelivery{key: command.DeliveryKey, digest: command.DeliveryDigest, from: r.stateVersion}
+	r.state = command.NextState
+	r.stateVersion++
+	r.mail.consume(command.ConsumedWakeups, now)
+	r.releaseReason, r.lastError, r.failureClass = "", "", ""
+	if failed, ok := command.Disposition.(Failed); ok {
+		r.lastError, r.failureClass = failed.Reason, FailureClassOf(command)
+	}
+	event := &memEvent{
+		typ:          command.EventType,
+		digest:       command.EventDigest,
+		key:          command.DeliveryKey,
+		stateVersion: r.stateVersion,
+		leaseVersion: r.leaseVersion,
+		payload:      command.EventPayload,
+		at:           now,
+	}
+	if r.lease != nil {
+		event.worker = r.lease.worker
+	}
+	if r.lastEvent == nil {
+		r.firstEvent = event
+	} else {
+		r.lastEvent.next = event
+	}
+	r.lastEvent = event
+	r.prepare(command.ActionIntents)
+	due = record.NextDue(policy, at, r.mail.firstOutside(r.leaseVersion))
+	if due.IsZero() {
+		return due
+	}
+	return later(due, now)
+}
+
+// prepare stores intents, whose memory it keeps.
+func (r *memRow) prepare(intents []ActionIntent) {
+	if len(intents) == 0 {
+		return
+	}
+	if r.intents == nil {
+		r.intents = &memIntents{byID: make(map[string]*ActionIntent)}
+	}
+	// The record of the commit keeps them as they were prepared.
+	stored := slices.Clone(intents)
+	for n := range stored {
+		r.intents.byID[stored[n].ID] = &stored[n]
+		r.intents.inOrder = append(r.intents.inOrder, &stored[n])
+	}
+}
+
+// keptItem returns the item again that the latest command was answered with,
+// nil where its lease is no longer held.
+func (q *MemoryWorkQueue) keptItem(row *memRow) *WorkItem {
+	if row.latest.kept == 0 || row.latest.kept != row.leaseVersion || row.lease == nil || !row.lease.end.After(q.now()) {
+		return nil
+	}
+	var size captureSize
+	size.add(row)
+	memory := size.allocate()
+	item := new(WorkItem)
+	row.capture(item, &memory)
+	return item
+}
+
+// largestSharedCommand bounds how much larger than itself the memory is that a
+// state or an event payload keeps alive for the other.
+const largestSharedCommand = 1 << 10
+
+// copyCommand copies a command into memory of the queue's. State and payload
+// share one piece only where they are small, for events outlive states.
+func copyCommand(c *TransitionCommand) TransitionCommand {
+	command := *c
+	if size := len(c.NextState) + len(c.EventPayload); size <= largestSharedCommand {
+		arena := make([]byte, 0, size)
+		command.NextState, arena = cloneInto(arena, c.NextState)
+		command.EventPayload, _ = cloneInto(arena, c.EventPayload)
+	} else {
+		command.NextState = bytes.Clone(c.NextState)
+		command.EventPayload = bytes.Clone(c.EventPayload)
+	}
+	command.ConsumedWakeups = slices.Clone(c.ConsumedWakeups)
+	command.ActionIntents = slices.Clone(c.ActionIntents)
+	for n := range command.ActionIntents {
+		intent := &command.ActionIntents[n]
+		intent.Input = bytes.Clone(intent.Input)
+		if intent.Reservation != nil {
+			reservation := *intent.Reservation
+			intent.Reservation = &reservation
+		}
+	}
+	return command
+}
+
+func copyWakeups(wakeups []Wakeup) []Wakeup {
+	wakeups = slices.Clone(wakeups)
+	for n := range wakeups {
+		wakeups[n].Payload = bytes.Clone(wakeups[n].Payload)
+	}
+	return wakeups
+}
