@@ -32,6 +32,8 @@ type evaluation[C any] struct {
 	finished bool
 	command  TransitionCommand
 	err      error
+	// commits is the context of the settlement's first call.
+	commits lazyContext
 
 	// Guarded by pass.mu. inside: a goroutine is between the item's beginning
 	// and the driver's return.
@@ -60,7 +62,7 @@ func (e *evaluation[C]) transition() (next *evaluation[C]) {
 			e.pass.finishHalf()
 		}
 		if !abandoned {
-			e.pass.leave()
+			e.pass.leave(e.place)
 		}
 	}()
 	defer func() {
@@ -200,7 +202,7 @@ func (e *evaluation[C]) abandon() {
 	}
 	e.inside, e.abandoned = false, true
 	p.mu.Unlock()
-	defer p.leave()
+	defer p.leave(e.place)
 	err := fmt.Errorf("evaluation was abandoned, it ignored the end of its context for %v: %w",
 		p.engine.settings.AbandonAfter, e.endOfContext())
 	p.count(Stats{Abandoned: 1})
@@ -261,7 +263,7 @@ func (e *evaluation[C]) settle() *evaluation[C] {
 // conclude settles without a result: by a failure, or by handing the claim back
 // where the supervisor ends.
 func (e *evaluation[C]) conclude(err error) {
-	if e.pass.engine.releaser != nil && errors.Is(context.Cause(e.pass.ctx), ErrShutdown) {
+	if e.pass.engine.releaser != nil && errors.Is(context.Cause(&e.pass.ctx), ErrShutdown) {
 		e.handBack(ErrShutdown)
 		return
 	}
@@ -331,20 +333,33 @@ func (e *evaluation[C]) commit(command *TransitionCommand, by origin) (next *eva
 	return nil
 }
 
-// send makes the call, under a context that outlives the caller's and is
-// bounded by CommitTimeout.
+// send makes the call.
 func (e *evaluation[C]) send(command *TransitionCommand, keep bool) (kept *WorkItem, err error) {
 	engine := e.pass.engine
-	ctx := newLazyContext(e.pass.commits, time.Now().Add(engine.settings.CommitTimeout), context.DeadlineExceeded)
+	ctx := e.commitContext()
 	defer ctx.end()
 	err = guard("queue CommitCommand", func() (err error) {
 		if keep {
-			kept, err = engine.keeping.CommitAndKeep(&ctx, &e.item, command, engine.settings.LeaseDuration)
+			kept, err = engine.keeping.CommitAndKeep(ctx, &e.item, command, engine.settings.LeaseDuration)
 			return err
 		}
-		return engine.queue.CommitCommand(&ctx, &e.item, command)
+		return engine.queue.CommitCommand(ctx, &e.item, command)
 	})
 	return kept, err
+}
+
+// commitContext is a new context for a commit or release: it outlives the
+// caller's and is bounded by CommitTimeout. The first one lives in the
+// evaluation, for most settle with one call. Only who has the right to settle
+// may call it.
+func (e *evaluation[C]) commitContext() *lazyContext {
+	ctx := &e.commits
+	if ctx.parent != nil {
+		ctx = new(lazyContext)
+	}
+	ctx.parent, ctx.cause = e.pass.engine.commits, context.DeadlineExceeded
+	ctx.deadline = time.Now().Add(e.pass.engine.settings.CommitTimeout)
+	return ctx
 }
 
 // tally counts a command that was committed.
@@ -396,7 +411,7 @@ func (e *evaluation[C]) carryOn(item *WorkItem, sentAt time.Time) *evaluation[C]
 		sentAt: sentAt, claimedAt: e.claimedAt,
 		kept: e.kept + 1,
 	}
-	next.ctx.parent = p.ctx
+	next.ctx.parent = &p.ctx
 	next.inside = true
 	p.engine.keeper.hold(&next.lease, next, sentAt)
 	p.mu.Lock()
@@ -423,9 +438,9 @@ func (e *evaluation[C]) handBack(cause error) {
 	if engine.releaser == nil {
 		return
 	}
-	ctx := newLazyContext(e.pass.commits, time.Now().Add(engine.settings.CommitTimeout), context.DeadlineExceeded)
+	ctx := e.commitContext()
 	defer ctx.end()
-	err := guard("queue Release", func() error { return engine.releaser.Release(&ctx, &e.item, errorText(cause)) })
+	err := guard("queue Release", func() error { return engine.releaser.Release(ctx, &e.item, errorText(cause)) })
 	// A lease that is lost already needs no release; any other error leaves the
 	// lease to run out.
 	if err != nil && !errors.Is(err, ErrLeaseLost) {

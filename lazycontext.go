@@ -12,7 +12,8 @@ import (
 // evaluations and commits end without. It lives inside what it belongs to, so
 // that it needs no allocation of its own either.
 //
-// It may be used by many goroutines at once, after newLazyContext has filled it.
+// The first three fields are set before anybody uses it, then it may be used by
+// many goroutines at once. It is never used a second time.
 type lazyContext struct {
 	parent   context.Context
 	deadline time.Time // zero: the parent's
@@ -23,11 +24,6 @@ type lazyContext struct {
 	real   context.Context // nil until asked for
 	cancel context.CancelCauseFunc
 	stop   context.CancelFunc // frees the deadline's timer; nil for none
-}
-
-// newLazyContext returns a context by value, to be stored in its owner.
-func newLazyContext(parent context.Context, deadline time.Time, cause error) lazyContext {
-	return lazyContext{parent: parent, deadline: deadline, cause: cause}
 }
 
 // interrupt cancels the context with a cause.

@@ -63,13 +63,10 @@ type leaseHolder interface {
 // errUnconfirmed ends a lease that could not be confirmed in time.
 var errUnconfirmed = fmt.Errorf("%w: not confirmed before its end", ErrLeaseLost)
 
-func newKeeper(ctx context.Context, settings *Settings, work *sync.WaitGroup) *keeper {
-	return &keeper{
-		ctx:      context.WithoutCancel(ctx),
-		duration: settings.LeaseDuration,
-		period:   settings.renewalPeriod(),
-		work:     work,
-	}
+// begin makes the keeper ready; its zero value is not.
+func (k *keeper) begin(ctx context.Context, settings *Settings, work *sync.WaitGroup) {
+	k.ctx, k.work = ctx, work
+	k.duration, k.period = settings.LeaseDuration, settings.renewalPeriod()
 }
 
 // hold begins to renew a lease that was acquired by a call sent at sentAt.

@@ -35,8 +35,9 @@ type Observer struct {
 	// Abandoned is called when a driver ignored the end of its context for too
 	// long, in a timer's goroutine.
 	Abandoned func(LostInfo)
-	// PassEnd is called when the last item of a claim is settled, or right after
-	// a claim that gave none, in the goroutine that ends the pass.
+	// PassEnd is called when the last item of a claim is settled, in the
+	// goroutine that settled it, or right after a claim that gave none, in the
+	// goroutine that claimed.
 	PassEnd func(PassInfo)
 }
 

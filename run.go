@@ -77,6 +77,7 @@ func (s *Supervisor[C]) Run(ctx context.Context) error {
 	defer end(nil)
 	engine.keeping = s.keeping
 	engine.loop = newLoop(&s.settings, s.record)
+	engine.live = make(map[*pass[C]]struct{})
 	engine.begin(base)
 
 	drained := make(chan struct{})
@@ -90,6 +91,7 @@ func (s *Supervisor[C]) Run(ctx context.Context) error {
 		select {
 		case <-patience.C:
 			end(ErrShutdown)
+			engine.interrupted()
 		case <-drained:
 		}
 	})
@@ -121,7 +123,7 @@ func (s *Supervisor[C]) claimUntilDone(ctx, base context.Context, engine *engine
 		specIDs, idle := s.registry.claimSpecs()
 		var claimed claimResult
 		if !idle {
-			claimed = engine.claim(base, specIDs, limit)
+			claimed = s.claim(base, engine, specIDs, limit)
 		}
 		loop.freeSlots(limit - min(limit, len(claimed.items)))
 		if len(claimed.items) > 0 {
@@ -130,14 +132,13 @@ func (s *Supervisor[C]) claimUntilDone(ctx, base context.Context, engine *engine
 			if ctx.Err() != nil {
 				// Nothing of it was begun, and what is handed back now begins
 				// elsewhere sooner than here.
-				pass.cancel(ErrShutdown)
+				pass.ctx.interrupt(ErrShutdown)
 			}
 			pass.start()
 		} else {
 			fruitless++
 		}
 		if claimed.err != nil {
-			engine.notify.problem("claim failed", claimed.err)
 			failures++
 			loop.sleep(ctx, loop.backOff(failures), nil)
 			continue
@@ -152,6 +153,19 @@ func (s *Supervisor[C]) claimUntilDone(ctx, base context.Context, engine *engine
 			s.awaitDue(ctx, engine, specIDs, fruitless)
 		}
 	}
+}
+
+// claim is the engine's, in a goroutine of its own that ends with the call: a
+// Goexit in the queue must not end the loop.
+func (s *Supervisor[C]) claim(ctx context.Context, engine *engine[C], specIDs []string, limit int) claimResult {
+	var claimed claimResult
+	if err := join("queue ClaimDue", func() error {
+		claimed = engine.claim(ctx, specIDs, limit)
+		return nil
+	}); err != nil {
+		return claimResult{err: &QueueError{Op: "ClaimDue", Err: err}}
+	}
+	return claimed
 }
 
 // waiterFallback is how many poll intervals a Waiter is trusted for: a wake-up

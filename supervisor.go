@@ -70,16 +70,19 @@ func RunDuePass[C any](ctx context.Context, queue WorkQueue, registry *DriverReg
 		return Stats{}, nil
 	}
 	engine.begin(ctx)
-	startedAt := time.Now()
 	claimed := engine.claim(ctx, specIDs, engine.settings.ClaimBatch)
 	if len(claimed.items) == 0 {
-		engine.notify.passEnded(Stats{}, claimed.err, time.Since(startedAt))
 		return Stats{}, claimed.err
 	}
 	pass := engine.newPass(ctx, claimed, engine.settings.Concurrency)
 	pass.start()
+	select {
+	case <-pass.ended:
+	case <-ctx.Done():
+		pass.interrupted()
+	}
 	engine.join()
-	return pass.stats, errors.Join(claimed.err, pass.err())
+	return pass.stats, pass.err()
 }
 
 // engine is what RunDuePass and Supervisor.Run are made of.
@@ -92,12 +95,18 @@ type engine[C any] struct {
 	settings   Settings
 	notify     notifier
 
-	keeper *keeper
+	// commits outlives the cancellation of the caller's context.
+	commits context.Context
+	keeper  keeper
 	// items joins contexts being built and items being served; background joins
 	// timers and renewals, which end with the items.
 	items, background sync.WaitGroup
 	// loop is the long loop that the passes belong to; nil for a single pass.
 	loop *loop
+
+	mu sync.Mutex
+	// live are the passes of a long loop that have not ended.
+	live map[*pass[C]]struct{}
 }
 
 func newEngine[C any](queue WorkQueue, registry *DriverRegistry[C], settings Settings,
@@ -117,20 +126,16 @@ func newEngine[C any](queue WorkQueue, registry *DriverRegistry[C], settings Set
 	if err = errors.Join(append(missing, err)...); err != nil {
 		return nil, err
 	}
-	releaser, _ := queue.(Releaser)
-	return &engine[C]{
-		queue:      queue,
-		releaser:   releaser,
-		registry:   registry,
-		newContext: newContext,
-		settings:   resolved,
-		notify:     newNotifier(&resolved),
-	}, nil
+	e := &engine[C]{queue: queue, registry: registry, newContext: newContext, settings: resolved}
+	e.releaser, _ = queue.(Releaser)
+	e.notify = newNotifier(&e.settings)
+	return e, nil
 }
 
 // begin prepares the engine for passes under ctx.
 func (e *engine[C]) begin(ctx context.Context) {
-	e.keeper = newKeeper(ctx, &e.settings, &e.background)
+	e.commits = context.WithoutCancel(ctx)
+	e.keeper.begin(e.commits, &e.settings, &e.background)
 }
 
 // join waits for all that the engine started.
@@ -138,6 +143,15 @@ func (e *engine[C]) join() {
 	e.items.Wait()
 	e.keeper.close()
 	e.background.Wait()
+}
+
+// interrupted tells every live pass that its context has ended.
+func (e *engine[C]) interrupted() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for pass := range e.live {
+		pass.interrupted()
+	}
 }
 
 // claimResult is what a claim gave.
@@ -150,7 +164,7 @@ type claimResult struct {
 // claim asks the queue for items. It blocks as long as the queue does.
 func (e *engine[C]) claim(ctx context.Context, specIDs []string, limit int) claimResult {
 	result := claimResult{sentAt: time.Now()}
-	err := join("queue ClaimDue", func() (err error) {
+	err := guard("queue ClaimDue", func() (err error) {
 		result.items, err = e.queue.ClaimDue(ctx, ClaimRequest{
 			SpecIDs:       specIDs,
 			WorkerID:      e.settings.WorkerID,
@@ -163,6 +177,9 @@ func (e *engine[C]) claim(ctx context.Context, specIDs []string, limit int) clai
 		result.err = &QueueError{Op: "ClaimDue", Err: err}
 	}
 	result.items = firstOfEach(result.items)
+	if len(result.items) == 0 {
+		e.notify.passEnded(Stats{}, result.err, time.Since(result.sentAt))
+	}
 	return result
 }
 
@@ -183,12 +200,11 @@ func firstOfEach(items []WorkItem) []WorkItem {
 // pass is the life of the items of one claim.
 type pass[C any] struct {
 	engine *engine[C]
-	// ctx ends evaluations; commits outlives the caller's cancellation.
-	ctx       context.Context
-	cancel    context.CancelCauseFunc
-	commits   context.Context
-	uncouple  func() bool // undoes the watch over ctx
+	// ctx ends evaluations, and with the pass.
+	ctx       lazyContext
+	ended     chan struct{} // closed when the last item is settled
 	startedAt time.Time
+	claimErr  error // of the claim, beside its items
 
 	// value and contextErr are what the context factory made, before any item
 	// is served.
@@ -197,7 +213,7 @@ type pass[C any] struct {
 
 	mu sync.Mutex
 	// served holds, for each claimed item, its evaluation, or the latest one of
-	// a kept claim.
+	// a kept claim; nil once it has left its slot.
 	served []*evaluation[C]
 	next   int // the first item that is not begun
 	slots  int // evaluations at one time
@@ -205,7 +221,7 @@ type pass[C any] struct {
 	// which end in either order.
 	unfinished int
 	stats      Stats
-	errored []ItemError
+	errored    []ItemError
 }
 
 // newPass takes the claimed items into care: from here on their leases are
@@ -213,31 +229,35 @@ type pass[C any] struct {
 func (e *engine[C]) newPass(base context.Context, claimed claimResult, slots int) *pass[C] {
 	p := &pass[C]{
 		engine:    e,
-		commits:   context.WithoutCancel(base),
+		ended:     make(chan struct{}),
 		startedAt: claimed.sentAt,
+		claimErr:  claimed.err,
 		slots:     slots,
 		served:    make([]*evaluation[C], len(claimed.items)),
 		stats:     Stats{Claimed: len(claimed.items)},
 
 		unfinished: 2 * len(claimed.items),
 	}
-	p.ctx, p.cancel = context.WithCancelCause(base)
-	evaluations := make([]evaluation[C], len(claimed.items))
-	for n := range evaluations {
-		evaluation := &evaluations[n]
-		evaluation.pass, evaluation.place = p, n
-		evaluation.item = claimed.items[n]
-		evaluation.sentAt, evaluation.claimedAt = claimed.sentAt, claimed.sentAt
-		evaluation.ctx.parent = p.ctx
+	p.ctx.parent = base
+	for n := range claimed.items {
+		// Each has memory of its own, so that a slow item does not keep that of
+		// the others.
+		evaluation := &evaluation[C]{
+			pass: p, place: n,
+			item:   claimed.items[n],
+			sentAt: claimed.sentAt, claimedAt: claimed.sentAt,
+		}
+		evaluation.ctx.parent = &p.ctx
 		p.served[n] = evaluation
 		e.keeper.hold(&evaluation.lease, evaluation, claimed.sentAt)
 		e.notify.claimed(&evaluation.item, false)
 	}
 	if e.loop != nil {
 		e.loop.count(p.stats)
+		e.mu.Lock()
+		e.live[p] = struct{}{}
+		e.mu.Unlock()
 	}
-	e.background.Add(1)
-	p.uncouple = context.AfterFunc(p.ctx, p.interrupted)
 	return p
 }
 
@@ -260,12 +280,12 @@ func (p *pass[C]) open() {
 			p.begin()
 		}
 	}()
-	if cause := context.Cause(p.ctx); errors.Is(cause, ErrShutdown) {
+	if cause := context.Cause(&p.ctx); errors.Is(cause, ErrShutdown) {
 		err = cause
 		return
 	}
 	err = guard("context factory", func() (err error) {
-		p.value, err = p.engine.newContext(p.ctx)
+		p.value, err = p.engine.newContext(&p.ctx)
 		return err
 	})
 }
@@ -289,8 +309,11 @@ func (p *pass[C]) begin() bool {
 
 // leave gives up the slot of an item, which goes to the next one or back to the
 // loop.
-func (p *pass[C]) leave() {
+func (p *pass[C]) leave(place int) {
 	defer p.engine.items.Done()
+	p.mu.Lock()
+	p.served[place] = nil
+	p.mu.Unlock()
 	if !p.begin() && p.engine.loop != nil {
 		p.engine.loop.freeSlots(1)
 	}
@@ -310,21 +333,25 @@ func (p *pass[C]) finishHalf() {
 
 // end closes the pass after its last item.
 func (p *pass[C]) end() {
-	if p.uncouple() {
-		p.engine.background.Done()
-	}
-	p.cancel(nil)
+	p.ctx.end()
 	p.engine.notify.passEnded(p.stats, p.err(), time.Since(p.startedAt))
+	if p.engine.loop != nil {
+		p.engine.mu.Lock()
+		delete(p.engine.live, p)
+		p.engine.mu.Unlock()
+	}
+	close(p.ended)
 }
 
 // interrupted is called when the pass's context has ended: drivers that ignore
-// it are abandoned in time.
+// that are abandoned in time. Items that begin later find it ended.
 func (p *pass[C]) interrupted() {
-	defer p.engine.background.Done()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, evaluation := range p.served {
-		evaluation.expectReturn()
+		if evaluation != nil {
+			evaluation.expectReturn()
+		}
 	}
 }
 
@@ -356,9 +383,9 @@ func (p *pass[C]) err() error {
 	}
 	switch {
 	case p.contextErr != nil:
-		return &ContextError{Err: p.contextErr, Cleanup: commits}
+		return errors.Join(p.claimErr, &ContextError{Err: p.contextErr, Cleanup: commits})
 	case commits != nil:
-		return commits
+		return errors.Join(p.claimErr, commits)
 	}
-	return nil
+	return p.claimErr
 }
