@@ -20,7 +20,7 @@ func (r *Revision) canonicalContent() ([]byte, error) {
 		return nil, err
 	}
 	content := appendPart(nil, r.SpecID)
-	content = appendPart(content, string(spec))
+	content = appendPart(content, spec)
 	content = appendPart(content, r.KernelABIVersion)
 
 	pins := slices.Clone(r.Capabilities)
@@ -41,11 +41,6 @@ func (r *Revision) canonicalContent() ([]byte, error) {
 		content = appendPart(content, r.ExpressionVersions[expression])
 	}
 	return appendPart(content, r.DependencySetDigest), nil
-}
-
-func appendPart(content []byte, part string) []byte {
-	content = binary.AppendUvarint(content, uint64(len(part)))
-	return append(content, part...)
 }
 
 // canonicalJSON writes JSON without white space, object keys sorted and the

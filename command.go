@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"strconv"
 	"time"
 )
@@ -54,7 +53,8 @@ const EventEvaluationFailed = "workflow.evaluation_failed"
 
 // NewCommand returns a command for what was claimed with key and digests
 // (SHA-256) filled in. payload and nextState are encoded as JSON; a
-// [json.RawMessage] is copied unchanged and an untyped nil is null. Set
+// [json.RawMessage] is taken as it is, without a copy, and an untyped nil is
+// null. Set
 // intents, outcome and consumed wakeups afterwards.
 //
 // The key is unique per tenant, instance and state version.
@@ -105,48 +105,41 @@ func FailureCommand(item *WorkItem, reason string, retryAt time.Time) Transition
 
 // digested fills key and digests. Every part of a hashed text is preceded by
 // its length, so that no two sequences of parts read the same.
+//
+// The texts share one string, and what is hashed is gathered on the stack while
+// it is small: a command is made for every transition.
 func digested(item *WorkItem, kind string, c TransitionCommand) TransitionCommand {
-	h := sha256.New()
-	writeParts(h, item.TenantID, item.ID)
-	var sum [sha256.Size]byte
-	var text [160]byte
-	key := append(text[:0], kind...)
-	key = append(key, ':')
-	key = hex.AppendEncode(key, h.Sum(sum[:0])[:16])
-	key = append(key, ':')
+	var space [1024]byte
+	identity := sha256.Sum256(appendPart(appendPart(space[:0], item.TenantID), item.ID))
+
+	content := appendPart(space[:0], c.EventType)
+	event := sha256.Sum256(appendPart(content, c.EventPayload))
+
+	disposition, detail := dispositionText(c.Disposition)
+	content = append(space[:0], event[:]...)
+	content = appendPart(appendPart(content, disposition), detail)
+	delivery := sha256.Sum256(append(content, c.NextState...))
+
+	var texts [256]byte
+	key := append(append(texts[:0], kind...), ':')
+	key = append(hex.AppendEncode(key, identity[:16]), ':')
 	key = strconv.AppendInt(key, item.StateVersion, 10)
-	c.DeliveryKey = string(key)
-
-	h.Reset()
-	writeParts(h, c.EventType)
-	writeBytes(h, c.EventPayload)
-	c.EventDigest = sumText(text[:0], h)
-
-	writeBytes(h, c.NextState)
-	kindText, at := dispositionText(c.Disposition)
-	writeParts(h, kindText, at)
-	c.DeliveryDigest = sumText(text[:0], h)
+	withEvent := appendDigest(key, event)
+	all := string(appendDigest(withEvent, delivery))
+	c.DeliveryKey = all[:len(key)]
+	c.EventDigest = all[len(key):len(withEvent)]
+	c.DeliveryDigest = all[len(withEvent):]
 	return c
 }
 
-func sumText(text []byte, h hash.Hash) string {
-	var sum [sha256.Size]byte
-	text = append(text, "sha256:"...)
-	return string(hex.AppendEncode(text, h.Sum(sum[:0])))
+func appendDigest(text []byte, sum [sha256.Size]byte) []byte {
+	return hex.AppendEncode(append(text, digestPrefix...), sum[:])
 }
 
-func writeParts(h hash.Hash, parts ...string) {
-	for _, part := range parts {
-		writeBytes(h, []byte(part))
-	}
-}
-
-func writeBytes(h hash.Hash, part []byte) {
-	var length [8]byte
-	binary.BigEndian.PutUint64(length[:], uint64(len(part)))
-	// hash.Hash never returns an error.
-	_, _ = h.Write(length[:])
-	_, _ = h.Write(part)
+// appendPart appends a part of a hashed content, preceded by its length.
+func appendPart[T string | []byte | json.RawMessage](content []byte, part T) []byte {
+	content = binary.AppendUvarint(content, uint64(len(part)))
+	return append(content, part...)
 }
 
 // Clone returns a deep copy that shares no memory with c.

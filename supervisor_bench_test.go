@@ -26,10 +26,7 @@ func (q *freeQueue) CommitCommand(context.Context, *WorkItem, *TransitionCommand
 
 // again is a driver that does nothing and goes on at once.
 func again(_ context.Context, item *WorkItem) (TransitionCommand, error) {
-	return TransitionCommand{
-		DeliveryKey: "key", DeliveryDigest: "digest", EventType: "bench.again", EventDigest: "digest",
-		NextState: item.State, Disposition: Continue{},
-	}, nil
+	return NewCommand(item, "bench.again", nil, item.State, Continue{})
 }
 
 func benchSettings(concurrency int) Settings {
@@ -102,3 +99,26 @@ type benchHolder struct {
 func (h *benchHolder) renewLease(context.Context) error { return nil }
 func (h *benchHolder) leaseFailed(error)                {}
 func (h *benchHolder) leaseRenewed()                    { h.once.Do(h.renewed.Done) }
+
+// BenchmarkRunDuePass is the pass on the queue in memory with every rule on.
+func BenchmarkRunDuePass(b *testing.B) {
+	for _, concurrency := range []int{1, 16, 256} {
+		b.Run(fmt.Sprintf("concurrency=%d", concurrency), func(b *testing.B) {
+			queue := NewMemoryWorkQueue(testItems(max(concurrency, 1000))...)
+			registry, settings := testRegistry(again), benchSettings(concurrency)
+			b.ReportAllocs()
+			items := 0
+			for b.Loop() {
+				stats, err := RunDuePass(b.Context(), queue, registry, settings, noContext)
+				if err != nil || stats.Continued != concurrency {
+					b.Fatal(stats, err)
+				}
+				if items += stats.Claimed; items%(1<<16) < concurrency {
+					queue.ClearHistory()
+				}
+			}
+			perItem(b, items)
+		})
+	}
+}
+

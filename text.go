@@ -91,13 +91,20 @@ func checkOptionalID(field, id string) error {
 // isBlank reports whether s holds nothing but white space of any script.
 func isBlank(s string) bool { return strings.TrimSpace(s) == "" }
 
-// encodeJSON encodes a value given by a caller; raw JSON is copied unchanged.
+// encodeJSON encodes a value given by a caller. Raw JSON stays as it is, not
+// even checked: what it ends up in is validated whole.
 func encodeJSON(value any) (json.RawMessage, error) {
-	if raw, ok := value.(json.RawMessage); ok && raw != nil {
-		if !json.Valid(raw) {
-			return nil, errors.New("not valid JSON")
+	switch value := value.(type) {
+	case nil:
+		return json.RawMessage("null"), nil
+	case json.RawMessage:
+		switch {
+		case value == nil:
+			return json.RawMessage("null"), nil
+		case len(value) == 0:
+			return nil, errors.New("empty, not valid JSON")
 		}
-		return bytes.Clone(raw), nil
+		return value, nil
 	}
 	// HTML escapes would change the text of what callers stored.
 	var buffer bytes.Buffer

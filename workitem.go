@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -90,7 +91,7 @@ func NewInstance(specID string, revision uint64, config any) (Instance, error) {
 		ExecutionProfileRevision: 1,
 		ExecutionProfileDigest:   "profile:" + DefaultProfileID + "@1",
 		KernelABIVersion:         DefaultKernelABIVersion,
-		Config:                   raw,
+		Config:                   bytes.Clone(raw),
 	}
 	if err := instance.Validate(); err != nil {
 		return Instance{}, err
@@ -233,15 +234,12 @@ func (w *Wakeup) Validate() error {
 // queues tell a repeated delivery from one that conflicts. A nil payload and
 // null are the same content.
 func (w *Wakeup) Digest() string {
-	h := sha256.New()
-	writeParts(h, w.Kind, w.BranchID)
-	if len(w.Payload) == 0 {
-		writeParts(h, "null")
-	} else {
-		writeBytes(h, w.Payload)
+	payload := w.Payload
+	if len(payload) == 0 {
+		payload = json.RawMessage("null")
 	}
-	var text [80]byte
-	return sumText(text[:0], h)
+	content := appendPart(appendPart(nil, w.Kind), w.BranchID)
+	return string(appendDigest(nil, sha256.Sum256(append(content, payload...))))
 }
 
 // isTerminalAction reports whether the wakeup is a timer that asks the instance

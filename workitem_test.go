@@ -207,8 +207,8 @@ func TestNewInstanceRefuses(t *testing.T) {
 		{"long spec", strings.Repeat("s", MaxIDBytes+1), 1, nil, "SpecID has 513 bytes"},
 		{"revision 0", "spec", 0, nil, "WorkflowRevision is 0"},
 		{"config that does not encode", "spec", 1, make(chan int), "config: "},
-		{"config that is not JSON", "spec", 1, json.RawMessage(`{`), "config: not valid JSON"},
-		{"empty raw config", "spec", 1, json.RawMessage{}, "config: not valid JSON"},
+		{"config that is not JSON", "spec", 1, json.RawMessage(`{`), "Config is not valid JSON"},
+		{"empty raw config", "spec", 1, json.RawMessage{}, "config: empty, not valid JSON"},
 		{"config with NUL", "spec", 1, "a\x00b", "Config escapes a NUL character"},
 	}
 	for _, test := range tests {
