@@ -118,8 +118,18 @@ func (e *PanicError) Error() string {
 	if e.Stack == nil {
 		return e.Op + " called runtime.Goexit"
 	}
-	// fmt contains panics of the value's own methods.
-	return e.Op + " panicked: " + fmt.Sprint(e.Value)
+	return e.Op + " panicked: " + panicText(e.Value)
+}
+
+// panicText describes a recovered value. fmt contains a panic of the value's own
+// methods, but not one of what that panics with in turn.
+func panicText(value any) (text string) {
+	defer func() {
+		if recover() != nil {
+			text = fmt.Sprintf("a %T that cannot be printed", value)
+		}
+	}()
+	return fmt.Sprint(value)
 }
 
 // Unwrap returns the value where it is an error.
@@ -176,7 +186,7 @@ func soundError(err error) error {
 func errorText(err error) (text string) {
 	defer func() {
 		if value := recover(); value != nil {
-			text = fmt.Sprintf("%T, whose Error method panicked: %v", err, value)
+			text = fmt.Sprintf("%T, whose Error method panicked: %s", err, panicText(value))
 		}
 	}()
 	return err.Error()
