@@ -207,19 +207,22 @@ func (r *DriverRegistry[C]) Register(driver Driver[C]) error {
 	return nil
 }
 
-// introduce asks a driver who it is. It may panic or, as user code, answer
-// another time with something else: it is asked once.
+// introduce asks a driver who it is.
 func introduce[C any](driver Driver[C]) (name string, specIDs []string, err error) {
-	name = fmt.Sprintf("%T", driver)
-	asked := "Name"
-	defer func() {
-		if value := recover(); value != nil {
-			err = &DriverError{Driver: name, Reason: fmt.Sprintf("%s panicked: %s", asked, panicText(value))}
-		}
-	}()
-	name = driver.Name()
-	asked = "SpecIDs"
-	specIDs = slices.Clone(driver.SpecIDs())
+	err = guard("Name", func() error {
+		name = driver.Name()
+		return nil
+	})
+	if err != nil {
+		return "", nil, &DriverError{Driver: fmt.Sprintf("%T", driver), Reason: err.Error(), Err: err}
+	}
+	err = guard("SpecIDs", func() error {
+		specIDs = slices.Clone(driver.SpecIDs())
+		return nil
+	})
+	if err != nil {
+		return "", nil, &DriverError{Driver: name, Reason: err.Error(), Err: err}
+	}
 	return name, specIDs, nil
 }
 
@@ -308,23 +311,11 @@ func (r *DriverRegistry[C]) ValidateAll() error {
 	state := r.load()
 	var errs []error
 	for n, driver := range state.drivers {
-		if err := validateSpecs(state.names[n], driver); err != nil {
-			errs = append(errs, err)
+		if err := guard("ValidateSpecs", driver.ValidateSpecs); err != nil {
+			errs = append(errs, &DriverError{Driver: state.names[n], Reason: errorText(err), Err: err})
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func validateSpecs[C any](name string, driver Driver[C]) (err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			err = &DriverError{Driver: name, Reason: "ValidateSpecs panicked: " + panicText(value)}
-		}
-	}()
-	if cause := driver.ValidateSpecs(); cause != nil {
-		return &DriverError{Driver: name, Reason: cause.Error(), Err: cause}
-	}
-	return nil
 }
 
 // claimSpecs returns the specs that a pass claims, nil for all where a compiler
@@ -351,14 +342,4 @@ func isNil(value any) bool {
 		return v.IsNil()
 	}
 	return false
-}
-
-// panicText describes a recovered value, whatever its own methods do.
-func panicText(value any) (text string) {
-	defer func() {
-		if recover() != nil {
-			text = fmt.Sprintf("a %T that cannot be printed", value)
-		}
-	}()
-	return fmt.Sprint(value)
 }

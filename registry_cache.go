@@ -279,7 +279,7 @@ func (c *revisionCache[C]) leave(f *flight[C]) {
 
 // run compiles and ends the flight, whatever the compiler does.
 func (c *revisionCache[C]) run(ctx context.Context, f *flight[C]) {
-	f.err = errors.New("the compiler ended its goroutine (runtime.Goexit)")
+	f.err = &PanicError{Op: "compiler"} // unless it returns or panics
 	defer func() {
 		f.cancel()
 		c.mu.Lock()
@@ -298,20 +298,19 @@ func (c *revisionCache[C]) run(ctx context.Context, f *flight[C]) {
 	f.driver, f.err = callCompiler(ctx, c.compiler, cloneRevision(f.source))
 }
 
-// callCompiler contains panics. What it returns is a driver or an error that
-// can be printed and matched.
+// callCompiler contains panics. What it returns is a driver, or an error that
+// can be printed.
 func callCompiler[C any](ctx context.Context, compiler Compiler[C], revision *Revision) (driver Driver[C], err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			driver, err = nil, errors.New("the compiler panicked: "+panicText(value))
+	err = guard("compiler", func() (err error) {
+		if driver, err = compiler.Compile(ctx, revision); err != nil {
+			// The text is made here, where a panic of its methods is contained.
+			return fmt.Errorf("compile: %w", soundError(err))
 		}
-	}()
-	driver, err = compiler.Compile(ctx, revision)
+		return nil
+	})
 	switch {
-	case err != nil && isNil(err):
-		return nil, fmt.Errorf("the compiler returned a nil %T as error", err)
 	case err != nil:
-		return nil, fmt.Errorf("compile: %w", err)
+		return nil, err
 	case isNil(driver):
 		return nil, fmt.Errorf("the compiler returned a nil driver (%T)", driver)
 	}

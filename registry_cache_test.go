@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -336,16 +338,16 @@ func TestFailedCompilesAreNotKept(t *testing.T) {
 	}{
 		"error":                {func() (Driver[int], error) { return nil, refused }, "compile: refused"},
 		"error beside driver":  {func() (Driver[int], error) { return &stepProgram[int]{}, refused }, "compile: refused"},
-		"unprintable error":    {func() (Driver[int], error) { return nil, unprintable{} }, "the compiler panicked: "},
-		"typed nil error":      {func() (Driver[int], error) { return nil, (*nilError)(nil) }, "a nil *supervisor.nilError as error"},
+		"unprintable error":    {func() (Driver[int], error) { return nil, unprintable{} }, "compiler panicked: "},
+		"typed nil error":      {func() (Driver[int], error) { return nil, (*nilError)(nil) }, "a nil *supervisor.nilError was returned as an error"},
 		"no driver":            {func() (Driver[int], error) { return nil, nil }, "a nil driver (<nil>)"},
 		"typed nil driver":     {func() (Driver[int], error) { return (*stepProgram[int])(nil), nil }, "a nil driver (*supervisor.stepProgram[int])"},
-		"panic":                {func() (Driver[int], error) { panic("at the disco") }, "the compiler panicked: at the disco"},
-		"panic with an error":  {func() (Driver[int], error) { panic(refused) }, "the compiler panicked: refused"},
-		"panic with nil":       {func() (Driver[int], error) { panic(nil) }, "the compiler panicked: panic called with nil argument"},
-		"runtime panic":        {func() (Driver[int], error) { var m map[int]int; m[0] = 1; return nil, nil }, "assignment to entry in nil map"},
-		"unprintable panic":    {func() (Driver[int], error) { panic(unprintable{}) }, "the compiler panicked: a supervisor.unprintable that cannot be printed"},
-		"end of the goroutine": {func() (Driver[int], error) { runtime.Goexit(); return nil, nil }, "runtime.Goexit"},
+		"panic":                {func() (Driver[int], error) { panic("at the disco") }, "compiler panicked: at the disco"},
+		"panic with an error":  {func() (Driver[int], error) { panic(refused) }, "compiler panicked: refused"},
+		"panic with nil":       {func() (Driver[int], error) { panic(nil) }, "compiler panicked: panic called with nil argument"},
+		"runtime panic":        {func() (Driver[int], error) { return make([]Driver[int], 1)[len(os.Args)], nil }, "index out of range"},
+		"unprintable panic":    {func() (Driver[int], error) { panic(unprintable{}) }, "compiler panicked: a supervisor.unprintable that cannot be printed"},
+		"end of the goroutine": {func() (Driver[int], error) { runtime.Goexit(); return nil, nil }, "compiler called runtime.Goexit"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -365,7 +367,7 @@ func TestFailedCompilesAreNotKept(t *testing.T) {
 				require.ErrorContains(t, err, test.want)
 				require.ErrorContains(t, err, `revision 1 with digest "wd" of definition "def"`)
 				require.Nil(t, driver)
-				require.Equal(t, test.want == "compile: refused", errors.Is(err, refused))
+				require.Equal(t, strings.Contains(test.want, "refused"), errors.Is(err, refused))
 			}
 			driver, err := registry.ResolveRevision(t.Context(), item, revision)
 			require.NoError(t, err)

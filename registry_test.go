@@ -176,7 +176,7 @@ func TestValidateAllTellsEverything(t *testing.T) {
 	require.ErrorIs(t, err, cause)
 	require.ErrorContains(t, err, `driver "refuses": lost the file`)
 	require.ErrorContains(t, err, `driver "panics": ValidateSpecs panicked: at the disco`)
-	require.ErrorContains(t, err, `driver "unprintable": ValidateSpecs panicked: `)
+	require.ErrorContains(t, err, `driver "unprintable": supervisor.unprintable, whose Error method panicked`)
 	require.NotContains(t, err.Error(), "good")
 	var refused *DriverError
 	require.ErrorAs(t, err, &refused)
