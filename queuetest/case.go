@@ -88,6 +88,19 @@ func allCases() []testCase {
 		commitCases(),
 		refusalCases(),
 		keyCases(),
+		epochCases(),
+		pauseCases(),
+		cancelCases(),
+		retryCases(),
+		wakeupCases(),
+		deliverCases(),
+		lifecycleCases(),
+		clockCases(),
+		fidelityCases(),
+		identifierCases(),
+		hostileCases(),
+		startCases(),
+		concurrencyCases(),
 	)
 }
 
