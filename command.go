@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -53,9 +54,8 @@ const EventEvaluationFailed = "workflow.evaluation_failed"
 
 // NewCommand returns a command for what was claimed with key and digests
 // (SHA-256) filled in. payload and nextState are encoded as JSON; a
-// [json.RawMessage] is taken as it is, without a copy, and an untyped nil is
-// null. Set
-// intents, outcome and consumed wakeups afterwards.
+// [json.RawMessage] is taken as it is, without a copy or a check, and nil is
+// null. Set intents, outcome and consumed wakeups afterwards.
 //
 // The key is unique per tenant, instance and state version.
 func NewCommand(item *WorkItem, eventType string, payload, nextState any, d Disposition) (TransitionCommand, error) {
@@ -81,8 +81,12 @@ func NewCommand(item *WorkItem, eventType string, payload, nextState any, d Disp
 // FailureCommand records a failed evaluation: the state stays, nothing is
 // consumed, no intents. A zero retryAt fails the instance for good. The reason
 // is made valid UTF-8 without NUL and cut to [MaxReasonBytes], visibly; a blank
-// one is replaced.
+// one is replaced. The command shares the memory of the item's state.
 func FailureCommand(item *WorkItem, reason string, retryAt time.Time) TransitionCommand {
+	return failureCommand(item, reason, "", retryAt)
+}
+
+func failureCommand(item *WorkItem, reason string, class FailureClass, retryAt time.Time) TransitionCommand {
 	reason = cleanReason(reason)
 	if isBlank(reason) {
 		reason = "evaluation failed without a reason"
@@ -91,10 +95,8 @@ func FailureCommand(item *WorkItem, reason string, retryAt time.Time) Transition
 	if len(state) == 0 {
 		state = json.RawMessage("null")
 	}
-	// A string always encodes.
-	payload, _ := encodeJSON(struct {
-		Error string `json:"error"`
-	}{reason})
+	// Two strings always encode.
+	payload, _ := encodeJSON(failurePayload{Error: reason, Class: class})
 	return digested(item, "failure", TransitionCommand{
 		EventType:    EventEvaluationFailed,
 		EventPayload: payload,
@@ -221,14 +223,14 @@ func (c *TransitionCommand) validateContent(item *WorkItem) error {
 	if item.CancelRequested && len(c.ActionIntents) > 0 {
 		return errors.New("ActionIntents is not empty, but cancellation was requested")
 	}
+	intents := newIDSet(len(c.ActionIntents))
 	for n := range c.ActionIntents {
-		if err := c.ActionIntents[n].validateFor(item); err != nil {
-			return fmt.Errorf("ActionIntents[%d] %q: %w", n, shorten(c.ActionIntents[n].ID), err)
+		intent := &c.ActionIntents[n]
+		if err := intent.validateFor(item); err != nil {
+			return fmt.Errorf("ActionIntents[%d] %q: %w", n, shorten(intent.ID), err)
 		}
-		for m := range n {
-			if c.ActionIntents[m].ID == c.ActionIntents[n].ID {
-				return fmt.Errorf("ActionIntents[%d] repeats the ID %q", n, shorten(c.ActionIntents[n].ID))
-			}
+		if !intents.add(intent.ID) {
+			return fmt.Errorf("ActionIntents[%d] repeats the ID %q", n, shorten(intent.ID))
 		}
 	}
 	return nil
@@ -241,45 +243,68 @@ func (c *TransitionCommand) validateConsumed(item *WorkItem) error {
 	if _, failed := c.Disposition.(Failed); failed && !c.Outcome.Triggered {
 		return errors.New("ConsumedWakeups is not empty, but a Failed command consumes only when Outcome.Triggered")
 	}
-	// Claims hold up to a thousand wakeups, so a set; few are the rule, so no
-	// set for them.
-	if len(item.Wakeups) <= 16 {
-		for n, id := range c.ConsumedWakeups {
-			if !claimed(item, id) {
-				return fmt.Errorf("ConsumedWakeups[%d] %q was not claimed", n, shorten(id))
-			}
-			for _, earlier := range c.ConsumedWakeups[:n] {
-				if earlier == id {
-					return fmt.Errorf("ConsumedWakeups[%d] repeats %q", n, shorten(id))
-				}
-			}
-		}
-		return nil
-	}
-	pending := make(map[string]bool, len(item.Wakeups))
+	left := newIDSet(len(item.Wakeups))
 	for n := range item.Wakeups {
-		pending[item.Wakeups[n].ID] = true
+		left.add(item.Wakeups[n].ID)
 	}
 	for n, id := range c.ConsumedWakeups {
-		left, known := pending[id]
-		if !known {
-			return fmt.Errorf("ConsumedWakeups[%d] %q was not claimed", n, shorten(id))
+		if left.remove(id) {
+			continue
 		}
-		if !left {
+		if slices.Contains(c.ConsumedWakeups[:n], id) {
 			return fmt.Errorf("ConsumedWakeups[%d] repeats %q", n, shorten(id))
 		}
-		pending[id] = false
+		return fmt.Errorf("ConsumedWakeups[%d] %q was not claimed", n, shorten(id))
 	}
 	return nil
 }
 
-func claimed(item *WorkItem, wakeupID string) bool {
-	for n := range item.Wakeups {
-		if item.Wakeups[n].ID == wakeupID {
-			return true
-		}
+// idSet is a set of ids. Commands have few of them, which are kept in place and
+// compared one by one; with more comes a map, for a claim may hold a thousand
+// wakeups.
+type idSet struct {
+	count int
+	few   [8]string
+	many  map[string]struct{}
+}
+
+// newIDSet returns a set that has room for a number of ids.
+func newIDSet(room int) (s idSet) {
+	if room > len(s.few) {
+		s.many = make(map[string]struct{}, room)
 	}
-	return false
+	return s
+}
+
+// add reports whether the id is new.
+func (s *idSet) add(id string) bool {
+	if s.many != nil {
+		before := len(s.many)
+		s.many[id] = struct{}{}
+		return len(s.many) > before
+	}
+	if slices.Contains(s.few[:s.count], id) {
+		return false
+	}
+	s.few[s.count] = id
+	s.count++
+	return true
+}
+
+// remove reports whether the id was there.
+func (s *idSet) remove(id string) bool {
+	if s.many != nil {
+		before := len(s.many)
+		delete(s.many, id)
+		return len(s.many) < before
+	}
+	at := slices.Index(s.few[:s.count], id)
+	if at < 0 {
+		return false
+	}
+	s.count--
+	s.few[at] = s.few[s.count]
+	return true
 }
 
 // validateFor checks an intent against the claim that made it. The resource

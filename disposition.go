@@ -15,12 +15,12 @@ type Disposition interface{ disposition() }
 // Continue evaluates the instance again after a delay. A negative delay means
 // now, one too long for the calendar its end.
 type Continue struct {
-	Delay time.Duration
+	Delay time.Duration `json:"delay,omitempty"`
 }
 
 // Reschedule evaluates the instance again at an instant; a past one means now.
 type Reschedule struct {
-	At time.Time
+	At time.Time `json:"at,omitzero"`
 }
 
 // Complete ends the instance.
@@ -29,8 +29,8 @@ type Complete struct{}
 // Failed records a failed evaluation. A zero RetryAt fails the instance for
 // good; a past one means now.
 type Failed struct {
-	Reason  string
-	RetryAt time.Time
+	Reason  string    `json:"reason"`
+	RetryAt time.Time `json:"retry_at,omitzero"`
 }
 
 func (Continue) disposition()   {}
@@ -124,23 +124,29 @@ type commandFields TransitionCommand
 
 // MarshalJSON encodes the command with its disposition as an object of its
 // kind ("continue", "reschedule", "complete", "failed"); delays are integers of
-// nanoseconds.
+// nanoseconds and the instants of dispositions are UTC.
+//
+// Raw values keep the text of their numbers and strings; [json.Marshal] itself
+// removes white space between them and escapes <, > and & in any raw value,
+// which a [json.Encoder] with SetEscapeHTML(false) does not.
 func (c TransitionCommand) MarshalJSON() ([]byte, error) {
 	form := commandJSON{commandFields: (*commandFields)(&c)}
+	// In another zone an instant that is valid can be in the year 10000.
 	switch d := c.Disposition.(type) {
 	case nil:
 	case Continue:
 		form.Disposition = &dispositionJSON{Kind: kindContinue, Delay: d.Delay}
 	case Reschedule:
-		form.Disposition = &dispositionJSON{Kind: kindReschedule, At: d.At}
+		form.Disposition = &dispositionJSON{Kind: kindReschedule, At: d.At.UTC()}
 	case Complete:
 		form.Disposition = &dispositionJSON{Kind: kindComplete}
 	case Failed:
-		form.Disposition = &dispositionJSON{Kind: kindFailed, Reason: d.Reason, RetryAt: d.RetryAt}
+		form.Disposition = &dispositionJSON{Kind: kindFailed, Reason: d.Reason, RetryAt: d.RetryAt.UTC()}
 	default:
 		return nil, fmt.Errorf("supervisor: command: %w", checkDisposition(d))
 	}
-	return json.Marshal(form)
+	// The caller's encoder decides about HTML escapes.
+	return encodeJSON(form)
 }
 
 // UnmarshalJSON decodes what MarshalJSON wrote; an unknown kind is an error.

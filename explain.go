@@ -66,16 +66,6 @@ type failurePayload struct {
 	Class FailureClass `json:"class,omitempty"`
 }
 
-// setFailureClass adds the class to the payload of a FailureCommand.
-func (c *TransitionCommand) setFailureClass(class FailureClass) {
-	failed, ok := c.Disposition.(Failed)
-	if !ok {
-		return
-	}
-	// Two strings always encode.
-	c.EventPayload, _ = encodeJSON(failurePayload{Error: failed.Reason, Class: class})
-}
-
 // FailureClassOf returns the class of the failure that a command records.
 // Queues keep it beside the failure's text.
 func FailureClassOf(command *TransitionCommand) FailureClass {

@@ -143,10 +143,11 @@ type Snapshot struct {
 
 // Filter selects instances; a zero field selects all.
 type Filter struct {
-	TenantID, SpecID string
-	Status           Status
+	TenantID string `json:"tenant_id,omitempty"`
+	SpecID   string `json:"spec_id,omitempty"`
+	Status   Status `json:"status,omitempty"`
 	// DueBefore selects active instances whose next due time is before it.
-	DueBefore time.Time
+	DueBefore time.Time `json:"due_before,omitzero"`
 }
 
 // Event is one entry of an instance's history.

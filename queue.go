@@ -95,14 +95,14 @@ const (
 // ClaimRequest asks for due instances.
 type ClaimRequest struct {
 	// SpecIDs are the wanted specs; none means all.
-	SpecIDs []string
+	SpecIDs []string `json:"spec_ids,omitempty"`
 	// WorkerID names the holder of the leases for people; the lease version, not
 	// the name, is the fence.
-	WorkerID string
+	WorkerID string `json:"worker_id"`
 	// LeaseDuration is how long the claim lasts without renewal; positive.
-	LeaseDuration time.Duration
+	LeaseDuration time.Duration `json:"lease_duration"`
 	// Limit bounds the number of items; positive.
-	Limit int
+	Limit int `json:"limit"`
 }
 
 // Validate reports what keeps the request from being served. Every queue
@@ -123,9 +123,11 @@ func (r *ClaimRequest) Validate() error {
 
 // Lease names one acquisition of one instance and how long it is to last from now.
 type Lease struct {
-	TenantID, InstanceID, WorkerID string
-	Version                        int64
-	Duration                       time.Duration
+	TenantID   string        `json:"tenant_id"`
+	InstanceID string        `json:"instance_id"`
+	WorkerID   string        `json:"worker_id"`
+	Version    int64         `json:"version"`
+	Duration   time.Duration `json:"duration"`
 }
 
 // Releaser is an optional ability of a [WorkQueue]: giving a claim back.

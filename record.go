@@ -12,21 +12,22 @@ import (
 // The rules know no lock, clock or storage; instants come from the queue's
 // clock. A queue stores the fields as they are.
 type Record struct {
-	Status          Status
-	CreatedAt       time.Time
-	FinishedAt      time.Time // zero: not finished
-	CancelRequested bool
+	Status          Status    `json:"status"`
+	CreatedAt       time.Time `json:"created_at"`
+	FinishedAt      time.Time `json:"finished_at,omitzero"` // zero: not finished
+	CancelRequested bool      `json:"cancel_requested,omitempty"`
 	// Attempt counts commits in a row that failed. An active instance with an
 	// attempt backs off.
-	Attempt int
+	Attempt int `json:"attempt,omitempty"`
 	// RetryAt is the least due time of an instance that backs off; zero where
 	// there is none or it was lifted.
-	RetryAt  time.Time
-	Counters Counters
+	RetryAt  time.Time `json:"retry_at,omitzero"`
+	Counters Counters  `json:"counters,omitzero"`
 	// LastEventAt is the last commit that consumed a wakeup other than a timer,
 	// LastProgressAt the last one that did not fail; zero for none.
-	LastEventAt, LastProgressAt time.Time
-	Raised                      Raised
+	LastEventAt    time.Time `json:"last_event_at,omitzero"`
+	LastProgressAt time.Time `json:"last_progress_at,omitzero"`
+	Raised         Raised    `json:"raised,omitempty"`
 }
 
 // NewRecord is the record of an instance that starts now.
