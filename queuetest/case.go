@@ -101,6 +101,16 @@ func allCases() []testCase {
 		hostileCases(),
 		startCases(),
 		concurrencyCases(),
+		revisionCases(),
+		releaseCases(),
+		waitCases(),
+		keepCases(),
+		getCases(),
+		listCases(),
+		historyCases(),
+		explainCases(),
+		pruneCases(),
+		atomicityCases(),
 	)
 }
 

@@ -5,11 +5,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/workflow-supervisor/supervisor"
@@ -23,7 +23,7 @@ type model struct {
 	skew time.Duration
 	broken
 
-	mu        sync.Mutex
+	mu        modelLock
 	tenants   map[string]*modelTenant
 	rows      map[modelKey]*modelRow
 	revisions map[string]supervisor.Revision
@@ -33,6 +33,26 @@ type model struct {
 	hostShift time.Duration
 	failAt    int // the write that fails; 0: none
 	writes    int
+}
+
+// modelLock is a mutex on which goroutines of a bubble wait durably. A broken
+// queue that waits for itself goes on after an hour, so that its bubble can end.
+type modelLock chan struct{}
+
+func (l modelLock) Lock() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	select {
+	case l <- struct{}{}:
+	case <-timer.C:
+	}
+}
+
+func (l modelLock) Unlock() {
+	select {
+	case <-l:
+	default:
+	}
 }
 
 type modelKey struct{ tenant, id string }
@@ -90,7 +110,7 @@ type modelKnown struct {
 }
 
 func newModel(b broken) *model {
-	m := &model{broken: b}
+	m := &model{broken: b, mu: make(modelLock, 1)}
 	m.reset()
 	return m
 }
@@ -222,6 +242,11 @@ func (m *model) ClaimDue(ctx context.Context, req supervisor.ClaimRequest) ([]su
 	limit := req.Limit
 	if m.beyondLimit {
 		limit++
+	}
+	if len(byTenant) > 0 {
+		if err := m.write(); err != nil {
+			return nil, err
+		}
 	}
 	var items []supervisor.WorkItem
 	for len(byTenant) > 0 && len(items) < limit {
@@ -443,7 +468,7 @@ func (m *model) commit(ctx context.Context, item *supervisor.WorkItem, command *
 	saved.known, saved.intents = maps.Clone(r.known), maps.Clone(r.intents)
 	next, err := m.apply(r, item, command, keep)
 	if err != nil {
-		if !m.notAtomic {
+		if !m.notAtomic && !(m.notAtomicOnFault && errors.Is(err, supervisor.ErrUnavailable)) {
 			*r = saved
 		}
 		return nil, err
@@ -578,6 +603,9 @@ func (m *model) apply(r *modelRow, item *supervisor.WorkItem, command *superviso
 	}
 	if keep > 0 && (m.due(r, now) || m.keepsAlways) {
 		next := m.acquire(r, r.leaseOwner, keep)
+		if m.keepStale {
+			next.Wakeups = item.Wakeups
+		}
 		r.keptVersion = r.leaseVersion
 		if m.keepForgotten {
 			r.keptVersion = 0

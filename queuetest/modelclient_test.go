@@ -122,6 +122,9 @@ func (m *model) Cancel(_ context.Context, tenantID, instanceID string) error {
 	if !changed && !m.cancelAgainRaises {
 		return nil
 	}
+	if err := m.write(); err != nil {
+		return err
+	}
 	r.record = next
 	if !m.cancelKeepsEpoch {
 		r.epoch++
@@ -243,6 +246,9 @@ func (m *model) Retry(_ context.Context, tenantID, instanceID string) error {
 		}
 		return fmt.Errorf("model: retry of %q: %w", instanceID, supervisor.ErrStateConflict)
 	}
+	if err := m.write(); err != nil {
+		return err
+	}
 	r.record = next
 	if m.retryKeepsAttempt {
 		r.record.Attempt = attempt
@@ -292,7 +298,7 @@ func (m *model) snapshot(r *modelRow) supervisor.Snapshot {
 		CancelRequested: r.record.CancelRequested,
 		ControlEpochs:   supervisor.ControlEpochs{Tenant: tenant.epoch, Instance: r.epoch, Resource: tenant.resourceEpoch},
 	}
-	s.Config = bytes.Clone(s.Config)
+	s.Config, s.CapabilityPins = bytes.Clone(s.Config), slices.Clone(s.CapabilityPins)
 	if m.sharesMemory {
 		s.State, s.Config = r.state, r.instance.Config
 	}
@@ -347,8 +353,12 @@ func (m *model) List(ctx context.Context, filter supervisor.Filter) iter.Seq2[su
 	}
 }
 
-func (m *model) History(_ context.Context, tenantID, instanceID string) iter.Seq2[supervisor.Event, error] {
+func (m *model) History(ctx context.Context, tenantID, instanceID string) iter.Seq2[supervisor.Event, error] {
 	return func(yield func(supervisor.Event, error) bool) {
+		if err := ctx.Err(); err != nil {
+			yield(supervisor.Event{}, err)
+			return
+		}
 		m.mu.Lock()
 		r, err := m.row(tenantID, instanceID)
 		if err != nil {

@@ -46,7 +46,9 @@ func orderCases() []testCase {
 			rule: "an instance that is due again at once goes behind those already due",
 			run: func(x *trial) {
 				x.due("a")
+				x.sleep(poll)
 				x.due("b")
+				x.sleep(poll)
 				first := x.claimOne()
 				equal(x, "the first id", first.ID, "a")
 				x.step(&first, `1`, supervisor.Continue{})
@@ -101,6 +103,7 @@ func fairnessCases() []testCase {
 			rule: "the backlog of one tenant does not keep another one waiting",
 			run: func(x *trial) {
 				x.addTo("A", 60)
+				x.sleep(poll)
 				x.addTo("B", 1)
 				got := x.tenants(x.claim(x.request(10)))
 				if !slices.Contains(got, "B") {
