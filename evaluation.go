@@ -52,6 +52,7 @@ func (e *evaluation[C]) serve() {
 // transition is one evaluation and its settlement. The deferred calls also run
 // when foreign code ends the goroutine by runtime.Goexit.
 func (e *evaluation[C]) transition() (next *evaluation[C]) {
+	notify := &e.pass.engine.notify
 	abandoned, settles := false, false
 	defer func() {
 		e.ctx.end()
@@ -66,40 +67,51 @@ func (e *evaluation[C]) transition() (next *evaluation[C]) {
 		}
 	}()
 	defer func() {
-		if abandoned = !e.returned(); abandoned {
-			return
-		}
-		if settles = e.pass.engine.keeper.take(&e.lease); settles {
+		if settles {
 			next = e.settle()
 		}
 	}()
-	e.evaluate()
-	return nil
-}
-
-// evaluate leaves the result in the evaluation, whatever foreign code does.
-func (e *evaluation[C]) evaluate() {
-	notify := &e.pass.engine.notify
 	var startedAt time.Time
 	if notify.evaluates() {
 		startedAt = time.Now()
 	}
 	defer func() {
-		if panicked := contained(e.calling, recover()); panicked != nil {
-			e.err = panicked
-		} else if !e.finished {
-			e.err = &PanicError{Op: e.calling}
+		e.contain(recover())
+		if abandoned = !e.returned(); abandoned {
+			return
 		}
+		// From here on the result stands, whatever a renewal says.
+		settles = e.pass.engine.keeper.take(&e.lease)
+		e.validate()
 		if notify.evaluates() {
 			notify.evaluationEnded(&e.item, e.driver, e.err, time.Since(startedAt))
 		}
 	}()
 	e.command, e.err = e.decide(&e.ctx)
 	e.finished = true
+	return nil
 }
 
-// decide takes the item through pins, admission, resolution, driver and
-// validation.
+// contain makes an error of what foreign code did instead of returning.
+func (e *evaluation[C]) contain(panicked any) {
+	if err := contained(e.calling, panicked); err != nil {
+		e.err = err
+	} else if !e.finished {
+		e.err = &PanicError{Op: e.calling}
+	}
+}
+
+// validate makes an error of a command that cannot be committed.
+func (e *evaluation[C]) validate() {
+	if e.err != nil {
+		return
+	}
+	if err := e.command.ValidateFor(&e.item); err != nil {
+		e.err = fmt.Errorf("driver returned an invalid command: %w", err)
+	}
+}
+
+// decide takes the item through pins, admission, resolution and driver.
 func (e *evaluation[C]) decide(ctx context.Context) (TransitionCommand, error) {
 	p, engine := e.pass, e.pass.engine
 	if p.contextErr != nil {
@@ -129,9 +141,6 @@ func (e *evaluation[C]) decide(ctx context.Context) (TransitionCommand, error) {
 	if err != nil {
 		return TransitionCommand{}, explained(ctx, soundError(err))
 	}
-	if err := command.ValidateFor(&e.item); err != nil {
-		return TransitionCommand{}, fmt.Errorf("driver returned an invalid command: %w", err)
-	}
 	return command, nil
 }
 
@@ -148,14 +157,16 @@ func (e *evaluation[C]) consult(ctx context.Context) (TransitionCommand, error) 
 		}
 	}
 	e.calling = "driver resolution"
-	driver, err := engine.registry.resolve(ctx, engine.queue, &e.item)
+	e.own = e.item.Clone()
+	driver, err := engine.registry.resolve(ctx, engine.queue, &e.own)
 	if err != nil {
 		return TransitionCommand{}, err
 	}
-	e.own = e.item.Clone()
 	if engine.notify.evaluates() {
-		e.calling = "driver Name"
-		e.driver = driver.Name()
+		_ = guard("driver Name", func() error {
+			e.driver = driver.Name()
+			return nil
+		})
 		engine.notify.evaluationStarted(&e.item, e.driver)
 	}
 	e.calling = "driver"
@@ -286,14 +297,13 @@ func (e *evaluation[C]) storeNow() time.Time {
 }
 
 func (e *evaluation[C]) commitFailure(err error, by origin) {
-	var class FailureClass
+	command := FailureCommand(&e.item, errorText(err), e.pass.engine.settings.retryAt(&e.item, err, e.storeNow()))
 	switch {
 	case errors.Is(err, errNoDriver):
-		class = FailureNoDriver
+		command.setFailureClass(FailureNoDriver)
 	case errors.Is(err, ErrRevisionUnavailable):
-		class = FailureRevisionUnpublished
+		command.setFailureClass(FailureRevisionUnpublished)
 	}
-	command := failureCommand(&e.item, errorText(err), class, e.pass.engine.settings.retryAt(&e.item, err, e.storeNow()))
 	e.commit(&command, by)
 }
 

@@ -34,10 +34,14 @@ type keeper struct {
 // keeper's mutex.
 type heldLease struct {
 	holder leaseHolder
-	// nextAt is when to renew; index is its place in the heap, -1 for none.
-	nextAt         time.Time
-	index          int
+	// nextAt is when to renew, or to give a renewal in flight up; index is the
+	// place in the heap, -1 for none.
+	nextAt time.Time
+	index  int
+	// tickAt is the tick that the next renewal, or the one in flight, is for.
+	tickAt         time.Time
 	confirmedUntil time.Time
+	passing        error // the latest ErrUnavailable since the lease was confirmed
 	// settled: somebody has taken the right to commit or release; no renewal
 	// begins any more.
 	settled bool
@@ -73,7 +77,8 @@ func (k *keeper) begin(ctx context.Context, settings *Settings, work *sync.WaitG
 func (k *keeper) hold(lease *heldLease, holder leaseHolder, sentAt time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	*lease = heldLease{holder: holder, nextAt: sentAt.Add(k.period), confirmedUntil: sentAt.Add(k.duration)}
+	tickAt := sentAt.Add(k.period)
+	*lease = heldLease{holder: holder, nextAt: tickAt, tickAt: tickAt, confirmedUntil: sentAt.Add(k.duration)}
 	k.push(lease)
 }
 
@@ -107,11 +112,17 @@ func (k *keeper) take(lease *heldLease) bool {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if lease.renewal == inFlight && !inFlight.left {
-		inFlight.left = true
+	k.leaveBehind(lease)
+	return true
+}
+
+// leaveBehind gives a renewal in flight up: nobody waits for it any more.
+func (k *keeper) leaveBehind(lease *heldLease) {
+	if call := lease.renewal; call != nil && !call.left {
+		call.cancel()
+		call.left = true
 		k.work.Done()
 	}
-	return true
 }
 
 // close ends the timer; no lease is held any more.
@@ -152,8 +163,9 @@ func (k *keeper) arm() {
 	}
 }
 
-// tick runs in the timer's goroutine and begins every renewal that is due, each
-// in a goroutine of its own, so that a slow one delays no other.
+// tick runs in the timer's goroutine and does all that is due: it begins
+// renewals, each in a goroutine of its own, so that a slow one delays no other,
+// and gives leases up that nobody confirmed before their end.
 func (k *keeper) tick() {
 	defer k.work.Done()
 	k.mu.Lock()
@@ -162,12 +174,38 @@ func (k *keeper) tick() {
 	now := time.Now()
 	for len(k.due) > 0 && !k.due[0].nextAt.After(now) {
 		lease := heap.Pop(&k.due).(*heldLease)
-		ctx, cancel := context.WithDeadline(k.ctx, lease.confirmedUntil)
-		lease.renewal = &renewal{cancel: cancel, ended: make(chan struct{})}
-		k.work.Add(1)
-		go k.renew(ctx, lease, lease.renewal)
+		if answerBy := k.answerBy(lease); now.Before(answerBy) {
+			ctx, cancel := context.WithDeadline(k.ctx, answerBy)
+			lease.renewal = &renewal{cancel: cancel, ended: make(chan struct{})}
+			k.work.Add(1)
+			go k.renew(ctx, lease, lease.renewal)
+		} else if !now.Before(lease.confirmedUntil) {
+			k.leaveBehind(lease)
+			lease.settled = true
+			k.work.Add(1)
+			go k.expired(lease)
+			continue
+		}
+		lease.nextAt = lease.confirmedUntil
+		heap.Push(&k.due, lease)
 	}
 	k.arm()
+}
+
+// answerBy bounds a renewal. It is a little before the end of the lease, so
+// that a renewal that heeds its context is over by then.
+func (k *keeper) answerBy(lease *heldLease) time.Time {
+	return lease.confirmedUntil.Add(-k.period / 16)
+}
+
+// expired ends with the holder's call.
+func (k *keeper) expired(lease *heldLease) {
+	defer k.work.Done()
+	err := errUnconfirmed
+	if lease.passing != nil {
+		err = fmt.Errorf("%w: %w", errUnconfirmed, lease.passing)
+	}
+	lease.holder.leaseFailed(err)
 }
 
 // renew ends with the call that it makes.
@@ -175,17 +213,15 @@ func (k *keeper) renew(ctx context.Context, lease *heldLease, call *renewal) {
 	sentAt := time.Now()
 	err := error(&PanicError{Op: "queue Renew"})
 	defer func() { k.renewed(lease, call, sentAt, err) }()
-	if err = ctx.Err(); err == nil {
-		err = guard("queue Renew", func() error { return lease.holder.renewLease(ctx) })
-	}
+	err = guard("queue Renew", func() error { return lease.holder.renewLease(ctx) })
 }
 
 // renewed takes the result of a renewal.
 func (k *keeper) renewed(lease *heldLease, call *renewal, sentAt time.Time, err error) {
 	call.cancel()
+	unavailable := err != nil && errors.Is(err, ErrUnavailable)
 	k.mu.Lock()
-	left := call.left
-	if !left {
+	if !call.left {
 		defer k.work.Done()
 	}
 	lease.renewal = nil
@@ -194,27 +230,32 @@ func (k *keeper) renewed(lease *heldLease, call *renewal, sentAt time.Time, err 
 		k.mu.Unlock()
 		return
 	}
+	heap.Remove(&k.due, lease.index)
 	now := time.Now()
 	switch {
 	case err == nil:
 		lease.confirmedUntil = sentAt.Add(k.duration)
-		// The schedule is kept, ticks missed meanwhile are skipped.
-		for lease.nextAt = lease.nextAt.Add(k.period); !lease.nextAt.After(now); {
-			lease.nextAt = lease.nextAt.Add(k.period)
+		lease.passing = nil
+		// The rhythm is kept. Of the ticks missed meanwhile one is made up for.
+		lease.tickAt = lease.tickAt.Add(k.period)
+		for next := lease.tickAt.Add(k.period); !next.After(now); next = next.Add(k.period) {
+			lease.tickAt = next
 		}
+		lease.nextAt = lease.tickAt
 		k.push(lease)
 		k.mu.Unlock()
 		lease.holder.leaseRenewed()
 		return
-	case !now.Before(lease.confirmedUntil):
-		err = fmt.Errorf("%w: %w", errUnconfirmed, err)
-	case errors.Is(err, ErrUnavailable):
+	case unavailable:
 		// A passing fault is tried again several times before the next tick
 		// would come, for the lease may not last until then.
+		lease.passing = err
 		lease.nextAt = earlier(now.Add(k.period/4), lease.confirmedUntil)
 		k.push(lease)
 		k.mu.Unlock()
 		return
+	case !now.Before(lease.confirmedUntil):
+		err = fmt.Errorf("%w: %w", errUnconfirmed, err)
 	}
 	lease.settled = true
 	k.mu.Unlock()

@@ -46,8 +46,8 @@ type Compiler[C any] interface {
 	// capability or anything else in it. It may be called by many goroutines at
 	// once, for different revisions. ctx ends when nobody waits for the driver
 	// any more. The revision is the compiler's own copy. The driver is shared by
-	// all instances of the revision in one tenant and its Name, SpecIDs,
-	// ValidateSpecs and SupportsRevision are not asked.
+	// all instances of the revision in one tenant. Its Name is for an [Observer]
+	// or a logger; SpecIDs, ValidateSpecs and SupportsRevision are not asked.
 	Compile(ctx context.Context, revision *Revision) (Driver[C], error)
 }
 
