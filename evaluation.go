@@ -297,13 +297,14 @@ func (e *evaluation[C]) storeNow() time.Time {
 }
 
 func (e *evaluation[C]) commitFailure(err error, by origin) {
-	command := FailureCommand(&e.item, errorText(err), e.pass.engine.settings.retryAt(&e.item, err, e.storeNow()))
+	var class FailureClass
 	switch {
 	case errors.Is(err, errNoDriver):
-		command.setFailureClass(FailureNoDriver)
+		class = FailureNoDriver
 	case errors.Is(err, ErrRevisionUnavailable):
-		command.setFailureClass(FailureRevisionUnpublished)
+		class = FailureRevisionUnpublished
 	}
+	command := failureCommand(&e.item, errorText(err), class, e.pass.engine.settings.retryAt(&e.item, err, e.storeNow()))
 	e.commit(&command, by)
 }
 
