@@ -250,7 +250,7 @@ func (p *LifecyclePolicy) RaiseTimers(r Record, now time.Time) (next Record, wak
 				Kind:    WakeupKindTimer,
 				Payload: json.RawMessage(`{"kind":"terminal_action","reason":"` + timer.reason + `"}`),
 			},
-			DueAt: timer.at,
+			DueAt: timer.at.UTC(),
 		})
 	}
 	if cancel {

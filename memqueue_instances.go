@@ -238,8 +238,8 @@ func (q *MemoryWorkQueue) Resume(ctx context.Context, scope Scope) error {
 // its wakeups back until the retry time.
 func (q *MemoryWorkQueue) resumeRow(row *memRow, now time.Time) {
 	row.paused = false
-	if row.record.BacksOff() && !row.record.RetryAt.IsZero() {
-		row.record.RetryAt = time.Time{}
+	if record, lifted := row.record.AfterResume(); lifted {
+		row.record = record
 		q.pull(row, row.mail.firstDue(), now)
 		return
 	}

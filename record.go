@@ -119,6 +119,10 @@ func consumesEvent(item *WorkItem, command *TransitionCommand) bool {
 // before the retry time of an instance that backs off, nor, unless cancellation
 // was requested, before StartsAt. It is zero for an instance that is not
 // active.
+//
+// A result that has passed means now, so that an instance that is due again at
+// once goes behind those that were due already; the queue, which knows the
+// clock, takes the later of the two.
 func (r *Record) NextDue(policy *LifecyclePolicy, at, wakeupAt time.Time) time.Time {
 	if r.Status != StatusActive {
 		return time.Time{}
@@ -172,6 +176,19 @@ func (r Record) AfterRetry() (next Record, ok bool) {
 	r.Status = StatusActive
 	r.FinishedAt, r.RetryAt = time.Time{}, time.Time{}
 	r.Attempt = 0
+	return r, true
+}
+
+// AfterResume returns the record after the pause of this very instance ended
+// (not that of a tenant or resource) and whether that lifted the retry time of
+// an instance that backs off; then the queue brings its due time forward to the
+// first of its pending wakeups, with NextDue of the present due time and
+// theirs. The instant that the failure asked for stays.
+func (r Record) AfterResume() (next Record, lifted bool) {
+	if !r.BacksOff() || r.RetryAt.IsZero() {
+		return r, false
+	}
+	r.RetryAt = time.Time{}
 	return r, true
 }
 
