@@ -1,0 +1,192 @@
+// Command orders supervises the orders of a make-believe shop: one workflow
+// instance for each line of a file, from its validation to its shipping. It is
+// the library at work in one small program; workflow.go is the place to begin.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/workflow-supervisor/supervisor"
+)
+
+const usage = `usage: orders [flags] [file]
+
+Supervises the orders of a file, one JSON object a line, to their end. Without a
+file it takes those shipped with it; "-" is the standard input.
+
+  {"id":"A-1","customer":"Ada","country":"GB","cents":4990,"card":"busy","stock":"late"}
+
+  id        names the order; required
+  customer  any text
+  country   CH, DE, GB, NL or US; an order to elsewhere fails
+  cents     the price of the goods, at least 1
+  card      busy: charging is retried twice; declined: the order fails
+  stock     late: the order waits for a delivery; never: its customer cancels
+
+Progress and problems go to the standard error, the summary to the standard
+output. The exit status is 0 where every order ended as its data foretells,
+1 where one did not, where a line was refused or the run was interrupted, and
+2 for a wrong call.
+
+flags:
+`
+
+// Exit statuses.
+const (
+	exitFine  = 0
+	exitWrong = 1
+	exitUsage = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	status := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(status)
+}
+
+// options are what the command line says.
+type options struct {
+	workers, window int
+	pace            time.Duration
+	verbose         bool
+	file            string
+}
+
+func parseOptions(args []string, stderr io.Writer) (options, error) {
+	var o options
+	flags := flag.NewFlagSet("orders", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprint(stderr, usage)
+		flags.PrintDefaults()
+	}
+	flags.IntVar(&o.workers, "workers", 16, "orders that are evaluated at one time")
+	flags.IntVar(&o.window, "window", 10000, "orders on the way at one time; reading waits for room")
+	flags.DurationVar(&o.pace, "pace", 0, "time from one step of an order to the next, such as 500ms")
+	flags.BoolVar(&o.verbose, "v", false, "log everything that the supervisor does")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	problem := ""
+	switch {
+	case o.workers < 1:
+		problem = fmt.Sprintf("-workers is %d, must be at least 1", o.workers)
+	case o.window < 1:
+		problem = fmt.Sprintf("-window is %d, must be at least 1", o.window)
+	case o.pace < 0:
+		problem = fmt.Sprintf("-pace is %v, must not be negative", o.pace)
+	case flags.NArg() > 1:
+		problem = fmt.Sprintf("one file at most, not %d", flags.NArg())
+	}
+	if problem != "" {
+		fmt.Fprintf(stderr, "orders: %s; -h tells more\n", problem)
+		return o, errors.New(problem)
+	}
+	o.file = flags.Arg(0)
+	return o, nil
+}
+
+// open returns the input.
+func (o *options) open(stdin io.Reader) (io.ReadCloser, error) {
+	switch o.file {
+	case "":
+		return io.NopCloser(bytes.NewReader(sample)), nil
+	case "-":
+		return io.NopCloser(stdin), nil
+	}
+	return os.Open(o.file)
+}
+
+// run is the whole program. It ends early, in good order, when ctx does.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	options, err := parseOptions(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitFine
+	case err != nil:
+		return exitUsage
+	}
+	input, err := options.open(stdin)
+	if err != nil {
+		fmt.Fprintf(stderr, "orders: %v\n", err)
+		return exitUsage
+	}
+	defer input.Close()
+
+	report := newReport(stdout, stderr)
+	book := newBook(options.window)
+	startedAt := time.Now()
+	err = supervise(ctx, &options, input, book, report)
+	if err != nil {
+		report.problem("%v", err)
+	}
+	if fine := report.summary(book.snapshot(), time.Since(startedAt)); !fine || err != nil {
+		return exitWrong
+	}
+	return exitFine
+}
+
+// supervise brings the orders of the input to their end. It is what a service
+// has in its main function: a queue, the drivers, a supervisor that runs until
+// it is told to stop.
+func supervise(ctx context.Context, options *options, input io.Reader, book *book, report *report) error {
+	queue := supervisor.NewMemoryWorkQueue()
+	// Without this a million orders would stay in memory after their end.
+	forget := func(ctx context.Context) error {
+		queue.ClearHistory()
+		_, err := queue.Prune(ctx, time.Now().Add(time.Second)) // what ends at this instant, too
+		return err
+	}
+
+	drivers := supervisor.NewDriverRegistry[shop]()
+	if err := drivers.Register(supervisor.NewDriver(specID, revision, evaluate)); err != nil {
+		return err
+	}
+	settings := supervisor.Settings{
+		Concurrency: options.workers,
+		// What a killed process held is taken up again when its lease has ended.
+		LeaseDuration: 5 * time.Second,
+		RequeueDelay:  time.Second,
+		Observer:      &supervisor.Observer{Commit: book.committed},
+	}
+	if options.verbose {
+		settings.Logger = slog.New(slog.NewTextHandler(report, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	newShop := func(context.Context) (shop, error) { return openShop(options.pace), nil }
+	loop, err := supervisor.New(queue, drivers, settings, newShop)
+	if err != nil {
+		return err
+	}
+
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	var beside sync.WaitGroup
+	var loopErr error
+	// Both end with running; should the loop ever end by itself, so does the rest.
+	beside.Go(func() {
+		defer stop()
+		loopErr = loop.Run(running)
+	})
+	beside.Go(func() { report.follow(running, book) })
+
+	desk := &desk{queue: queue, forget: forget, book: book, report: report, startedAt: time.Now()}
+	err = desk.serve(running, input)
+	stop()
+	beside.Wait()
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	return errors.Join(loopErr, err)
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// runOn runs the whole program in a bubble, where an hour passes in no time.
+func runOn(t *testing.T, stdin io.Reader, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var out, errs bytes.Buffer
+		status = run(t.Context(), args, stdin, &out, &errs)
+		stdout, stderr = out.String(), errs.String()
+	})
+	return status, stdout, stderr
+}
+
+func TestOwnFile(t *testing.T) {
+	status, stdout, stderr := runOn(t, nil)
+	require.Equal(t, exitFine, status)
+	require.Equal(t, `    outcome  orders  expected
+    shipped       9         9
+  cancelled       1         1
+     failed       2         2
+
+A-1005  failed  the card was declined
+A-1010  failed  no postage to country "AT-LANTIS"
+
+12 orders in 3.2s, 6 retries: all as expected
+`, stdout)
+	require.Equal(t, `  1.0s  read 12, ended 8; on the way: 3 validated, 1 waiting
+  2.0s  read 12, ended 9; on the way: 3 validated
+  3.0s  read 12, ended 11; on the way: 1 waiting
+`, stderr)
+}
+
+func TestPaceSlowsEveryStep(t *testing.T) {
+	status, stdout, _ := runOn(t, strings.NewReader(`{"id":"a","country":"NL","cents":1}`), "-pace", "30m", "-")
+	require.Equal(t, exitFine, status)
+	require.Regexp(t, `1 orders in 540\d\.\ds, 0 retries: all as expected`, stdout)
+}
+
+func TestInputsOfAllKinds(t *testing.T) {
+	const good = `{"id":"%s","country":"NL","cents":1}` + "\n"
+	for _, c := range []struct {
+		name, in       string
+		status         int
+		stdout, stderr string // what each holds
+	}{
+		{"an empty file", "", exitFine, "0 orders in 0.0s, 0 retries: all as expected", ""},
+		{"garbage", "\x00\x01\x02\n<html>\n" + strings.Repeat("x", 3*maxLine) + "\n\xff\xfe\n", exitWrong,
+			"lines refused       4         0\n\n0 orders in 0.0s, 0 retries: not all as expected",
+			"orders: line 1: invalid character '\\x00' looking for beginning of value\n" +
+				"orders: line 2: invalid character '<' looking for beginning of value\n" +
+				"orders: line 3: longer than 65536 bytes\n" +
+				"orders: line 4: not valid UTF-8\n"},
+		{"garbage between orders", fmt.Sprintf(good, "a") + "~\n" + fmt.Sprintf(good, "b"), exitWrong,
+			"      shipped       2         2\n", "orders: line 2: invalid character '~' looking for beginning of value\n"},
+		{"an id that no queue could keep", fmt.Sprintf(good, `\u0000`), exitWrong,
+			"lines refused       1         0\n", "orders: line 1: supervisor: instance: Config escapes a NUL character"},
+		{"an id that is too long", fmt.Sprintf(good, strings.Repeat("i", 513)), exitWrong,
+			"lines refused       1         0\n", "orders: line 1: supervisor: instance: ID has 513 bytes"},
+		{"an order that comes twice", `{"id":"a","country":"NL","cents":1,"stock":"late"}` + "\n" + fmt.Sprintf(good, "a"), exitWrong,
+			"      shipped       1         1\n", `order "a" is on its way already, from line `},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			status, stdout, stderr := runOn(t, strings.NewReader(c.in), "-")
+			require.Equal(t, c.status, status)
+			require.Contains(t, stdout, c.stdout)
+			if c.stderr == "" {
+				require.Empty(t, stderr)
+			}
+			require.Contains(t, stderr, c.stderr)
+		})
+	}
+}
+
+func TestCalls(t *testing.T) {
+	here := filepath.Join(t.TempDir(), "orders.jsonl")
+	require.NoError(t, os.WriteFile(here, []byte(`{"id":"a","country":"NL","cents":1}`), 0o600))
+	for _, c := range []struct {
+		args   []string
+		status int
+		stderr string
+	}{
+		{[]string{here}, exitFine, ""},
+		{[]string{"-h"}, exitFine, "usage: orders [flags] [file]"},
+		{[]string{"-no-such-flag"}, exitUsage, "flag provided but not defined: -no-such-flag"},
+		{[]string{"-workers", "0"}, exitUsage, "orders: -workers is 0, must be at least 1; -h tells more\n"},
+		{[]string{"-window", "-1"}, exitUsage, "orders: -window is -1, must be at least 1; -h tells more\n"},
+		{[]string{"-pace", "-1s"}, exitUsage, "orders: -pace is -1s, must not be negative; -h tells more\n"},
+		{[]string{here, here}, exitUsage, "orders: one file at most, not 2; -h tells more\n"},
+		{[]string{here + ".gone"}, exitUsage, "no such file"},
+		{[]string{filepath.Dir(here)}, exitWrong, "is a directory"},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			status, _, stderr := runOn(t, nil, c.args...)
+			require.Equal(t, c.status, status)
+			require.Contains(t, stderr, c.stderr)
+		})
+	}
+}
+
+func TestHelpNamesEveryFlagAndField(t *testing.T) {
+	_, _, stderr := runOn(t, nil, "-h")
+	for _, word := range []string{"-pace", "-v", "-window", "-workers", "id ", "customer", "country", "cents", "card", "stock"} {
+		require.Contains(t, stderr, word)
+	}
+}
+
+func TestInterruptEndsInGoodOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		var out, errs bytes.Buffer
+		require.Equal(t, exitWrong, run(ctx, nil, nil, &out, &errs))
+		require.Contains(t, errs.String(), "orders: interrupted\n")
+		require.Contains(t, out.String(), " on the way       3         0\n")
+		require.Contains(t, out.String(), "9 orders in 1.5s")
+	})
+}
+
+func TestVerboseLogsTheSupervisor(t *testing.T) {
+	_, _, stderr := runOn(t, strings.NewReader(`{"id":"a","country":"NL","cents":1}`), "-v", "-")
+	require.Regexp(t, regexp.MustCompile(`(?m)^time=.* level=DEBUG msg=committed .* instance_id=a .* event_type=order\.shipped$`), stderr)
+}
+
+// manyOrders is an input of any length that takes no memory.
+type manyOrders struct {
+	next, count int
+	rest        []byte
+	largest     uint64 // bytes of live heap seen while it was read
+}
+
+func (m *manyOrders) Read(p []byte) (int, error) {
+	if len(m.rest) == 0 {
+		if m.next == m.count {
+			return 0, io.EOF
+		}
+		if m.next%2_000 == 0 {
+			runtime.GC()
+			var stats runtime.MemStats
+			runtime.ReadMemStats(&stats)
+			m.largest = max(m.largest, stats.HeapAlloc)
+		}
+		extra := ""
+		switch m.next % 200 {
+		case 50:
+			extra = `,"card":"busy"`
+		case 100:
+			extra = `,"card":"declined"`
+		case 150:
+			extra = `,"stock":"late"`
+		case 199:
+			extra = `,"stock":"never"`
+		}
+		m.rest = fmt.Appendf(m.rest[:0], `{"id":"%d","country":"NL","cents":100%s}`+"\n", m.next, extra)
+		m.next++
+	}
+	n := copy(p, m.rest)
+	m.rest = m.rest[n:]
+	return n, nil
+}
+
+func TestManyOrdersInFlatMemory(t *testing.T) {
+	const count = 20_000
+	in := &manyOrders{count: count}
+	status, stdout, stderr := runOn(t, in, "-window", "500", "-")
+	require.Equal(t, exitFine, status, stderr)
+	require.Contains(t, stdout, fmt.Sprintf("    shipped   %d     %d\n", count/200*198, count/200*198))
+	require.Contains(t, stdout, fmt.Sprintf("%d orders in ", count))
+	require.Contains(t, stdout, "all as expected")
+	// A thousand on the way and a thousand not yet forgotten, at some KiB each.
+	require.Less(t, in.largest, uint64(20<<20))
+}
