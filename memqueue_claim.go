@@ -70,7 +70,7 @@ func (q *MemoryWorkQueue) extend(row *memRow, duration time.Duration, now time.T
 
 // raiseTimers raises the lifecycle timers that a claim found passed.
 func (r *memRow) raiseTimers(now time.Time) {
-	record, wakeups, cancel := r.instance.Lifecycle.RaiseTimers(r.record, now)
+	record, wakeups, cancel := r.pins.Lifecycle.RaiseTimers(r.record, now)
 	r.record = record
 	for n := range wakeups {
 		r.deliver(wakeups[n].Wakeup, wakeups[n].Wakeup.Digest(), wakeups[n].DueAt)
@@ -87,8 +87,8 @@ type captureSize struct {
 
 func (s *captureSize) add(row *memRow) {
 	s.rows++
-	s.bytes += len(row.instance.Config) + len(row.state)
-	s.pins += len(row.instance.CapabilityPins)
+	s.bytes += len(row.config) + len(row.state)
+	s.pins += len(row.pins.CapabilityPins)
 	for _, wakeup := range row.claimed() {
 		if wakeup.claim == row.leaseVersion {
 			s.wakeups++
@@ -125,9 +125,9 @@ func (s *captureSize) allocate() captureMemory {
 
 // capture fills in an item as the row's lease has claimed it.
 func (r *memRow) capture(item *WorkItem, memory *captureMemory) {
-	item.Instance = *r.instance
-	item.Config = memory.copy(r.instance.Config)
-	if pins := r.instance.CapabilityPins; pins != nil {
+	item.Instance = r.instance()
+	item.Config = memory.copy(r.config)
+	if pins := item.CapabilityPins; pins != nil {
 		start := len(memory.pins)
 		memory.pins = append(memory.pins, pins...)
 		item.CapabilityPins = memory.pins[start:len(memory.pins):len(memory.pins)]
@@ -193,7 +193,7 @@ func (q *MemoryWorkQueue) Renew(ctx context.Context, lease Lease) error {
 	q.extend(row, lease.Duration, now)
 	*q.renewals.next() = Renewal{
 		TenantID:     row.tenant.id,
-		InstanceID:   row.instance.ID,
+		InstanceID:   row.id,
 		WorkerID:     row.lease.worker,
 		LeaseVersion: row.leaseVersion,
 	}
@@ -228,5 +228,5 @@ func (q *MemoryWorkQueue) endLease(row *memRow) {
 
 // errorf wraps a sentinel with what was tried on which instance.
 func (r *memRow) errorf(what string, sentinel error) error {
-	return fmt.Errorf("supervisor: %s %q of tenant %q: %w", what, shorten(r.instance.ID), shorten(r.tenant.id), sentinel)
+	return fmt.Errorf("supervisor: %s %q of tenant %q: %w", what, shorten(r.id), shorten(r.tenant.id), sentinel)
 }

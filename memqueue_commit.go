@@ -28,7 +28,7 @@ type memIntents struct {
 
 // committed records a commit. It shares what is never changed with the row.
 type committed struct {
-	instance                          *Instance
+	*memIdentity
 	scheduledAt, createdAt, claimedAt time.Time
 	state                             json.RawMessage
 	stateVersion, leaseVersion        int64
@@ -42,7 +42,7 @@ type committed struct {
 // copy returns the record in memory of the caller's.
 func (c *committed) copy() Commit {
 	item := WorkItem{
-		Instance:        *c.instance,
+		Instance:        c.instance(),
 		ScheduledAt:     c.scheduledAt,
 		CreatedAt:       c.createdAt,
 		ClaimedAt:       c.claimedAt,
@@ -106,7 +106,7 @@ func (q *MemoryWorkQueue) commit(ctx context.Context, item *WorkItem, command *T
 	}
 	now := q.now()
 	*q.commits.next() = committed{
-		instance:        row.instance,
+		memIdentity:     row.memIdentity,
 		scheduledAt:     item.ScheduledAt,
 		createdAt:       item.CreatedAt,
 		claimedAt:       item.ClaimedAt,
@@ -173,7 +173,7 @@ func (r *memRow) resourceEpoch(resourceID string) int64 {
 
 // apply writes a command to the row and returns when it is due next.
 func (r *memRow) apply(item *WorkItem, command *TransitionCommand, now time.Time) (due time.Time) {
-	policy := &r.instance.Lifecycle
+	policy := &r.pins.Lifecycle
 	record, at := r.record.AfterCommit(policy, item, command, now)
 	r.record = record
 	r.latest = memDelivery{key: command.DeliveryKey, digest: command.DeliveryDigest, from: r.stateVersion}

@@ -31,7 +31,7 @@ func (q *MemoryWorkQueue) Start(ctx context.Context, instance Instance, dueAt ti
 	if dueAt.IsZero() {
 		dueAt = now
 	}
-	row := &memRow{instance: stored, record: NewRecord(now), state: stored.Config}
+	row := newRow(stored, now)
 	q.add(tenant, row, row.record.NextDue(&stored.Lifecycle, instant(dueAt), time.Time{}), now)
 	return true, nil
 }
@@ -79,7 +79,7 @@ func (q *MemoryWorkQueue) Deliver(ctx context.Context, tenantID, instanceID stri
 		dueAt = now
 	}
 	row.deliver(wakeup, digest, instant(dueAt))
-	due := row.record.WakeupDue(&row.instance.Lifecycle, instant(dueAt), now)
+	due := row.record.WakeupDue(&row.pins.Lifecycle, instant(dueAt), now)
 	if !due.IsZero() && due.Before(row.due) {
 		q.reschedule(row, due, now)
 	}
@@ -133,7 +133,7 @@ func (q *MemoryWorkQueue) Retry(ctx context.Context, tenantID, instanceID string
 // its record allows; past instants mean now. One that is no longer active is
 // never due.
 func (q *MemoryWorkQueue) pull(row *memRow, at, now time.Time) {
-	due := row.record.NextDue(&row.instance.Lifecycle, earlier(row.due, at), time.Time{})
+	due := row.record.NextDue(&row.pins.Lifecycle, earlier(row.due, at), time.Time{})
 	if !due.IsZero() {
 		due = later(due, earlier(row.due, now))
 	}
@@ -252,7 +252,7 @@ func (r *memRow) pausedBy() *Scope {
 	case r.tenant.paused:
 		return &Scope{TenantID: r.tenant.id}
 	case r.paused:
-		return &Scope{TenantID: r.tenant.id, InstanceID: r.instance.ID}
+		return &Scope{TenantID: r.tenant.id, InstanceID: r.id}
 	}
 	return nil
 }

@@ -29,8 +29,9 @@ func (q *MemoryWorkQueue) Get(ctx context.Context, tenantID, instanceID string) 
 
 // snapshot copies what is known of a row.
 func (r *memRow) snapshot(now time.Time) Snapshot {
+	instance := r.instance()
 	snapshot := Snapshot{
-		Instance:        *copyInstance(r.instance),
+		Instance:        *copyInstance(&instance),
 		State:           bytes.Clone(r.state),
 		StateVersion:    r.stateVersion,
 		LeaseVersion:    r.leaseVersion,
@@ -119,7 +120,7 @@ func (q *MemoryWorkQueue) tenantIDs(only string) []string {
 // instanceIDs returns the ids of a tenant in order.
 func (q *MemoryWorkQueue) instanceIDs(ctx context.Context, tenantID string) ([]string, error) {
 	var ids []string
-	err := q.walk(ctx, tenantID, func(row *memRow) { ids = append(ids, row.instance.ID) })
+	err := q.walk(ctx, tenantID, func(row *memRow) { ids = append(ids, row.id) })
 	slices.Sort(ids)
 	return ids, err
 }
@@ -165,7 +166,7 @@ func (q *MemoryWorkQueue) page(tenantID string, ids []string, filter *Filter) []
 }
 
 func (r *memRow) matches(filter *Filter) bool {
-	return (filter.SpecID == "" || filter.SpecID == r.instance.SpecID) &&
+	return (filter.SpecID == "" || filter.SpecID == r.pins.SpecID) &&
 		(filter.Status == "" || filter.Status == r.record.Status) &&
 		(filter.DueBefore.IsZero() || (r.record.Status == StatusActive && r.due.Before(filter.DueBefore)))
 }

@@ -15,14 +15,16 @@ import (
 type memSchedule struct {
 	specs map[string]*memSpec
 	// sleeping orders specs by the due time of their first sleeping lane, awake
-	// by the turn of their first awake lane; a spec may be in both. Turns in it
-	// are lower bounds, see memSpec.
-	sleeping, awake memHeap[memSpec]
-	// wanted is awake for the length of a claim of certain specs.
+	// orders tenants with awake lanes by turn.
+	sleeping memHeap[memSpec]
+	awake    memHeap[memTenant]
+	// wanted orders specs by the turn of their first awake lane, for the length
+	// of a claim of certain specs.
 	wanted memHeap[memSpec]
-	// seq counts what was scheduled, turn what was served, claims the claims of
+	// turn counts what was served, seq what was scheduled, claims the claims of
 	// certain specs and events what fell due other than by time.
-	seq, turn, claims, events uint64
+	turn                int64
+	seq, claims, events uint64
 	// all is what claims of all specs have seen.
 	all memSeen
 }
@@ -38,12 +40,11 @@ type memSeen struct {
 type memSpec struct {
 	id string
 	// sleeping orders lanes by their first due time, awake by the turn of their
-	// tenant. A tenant that is served keeps its turns here until they come to
-	// the top and turn out to be past: turns only grow, so that what is kept is
-	// a lower bound.
-	sleeping, awake                        memHeap[memLane]
-	sleepingPlace, awakePlace, wantedPlace int32
-	lanes                                  int
+	// tenant. Turns are put right only when they come to the top: they never
+	// get smaller, so that an old one is a lower bound.
+	sleeping, awake            memHeap[memLane]
+	sleepingPlace, wantedPlace int32
+	lanes                      int
 	// claim is the last claim of certain specs that wanted this one.
 	claim uint64
 	// event is the number of the last event that made an instance due.
@@ -56,10 +57,14 @@ type memLane struct {
 	tenant *memTenant
 	spec   *memSpec
 	// waiting orders instances by due time, equal ones by when they were scheduled.
-	waiting                                memHeap[memRow]
+	waiting memHeap[memRow]
+	// The places in the sleeping and awake lanes of the spec and in the awake
+	// ones of the tenant.
 	sleepingPlace, awakePlace, tenantPlace int32
-	// rows counts all instances of the lane, also those that do not wait.
+	// rows counts all instances of the lane, also those that do not wait; pins
+	// are those of the one that came last.
 	rows int
+	pins *Instance
 }
 
 // join returns the lane of a tenant and spec and counts one row more in it.
@@ -150,157 +155,189 @@ func (s *memSchedule) wake(spec *memSpec, now int64) {
 		lane := first.value
 		spec.sleeping.remove(&lane.sleepingPlace)
 		lane.tenant.awake.put(&lane.tenantPlace, lane, first.key, first.seq)
-		turn := int64(lane.tenant.served)
-		if turn == 0 {
-			// Tenants never served come before all others, and among
-			// themselves in order of due time.
-			turn = first.key>>1 - 1<<62
-		}
+		turn := lane.tenant.turn()
+		s.awake.put(&lane.tenant.place, lane.tenant, turn, first.seq)
 		spec.awake.put(&lane.awakePlace, lane, turn, first.seq)
 	}
 	s.settleSleeping(spec)
-	if spec.awake.len() > 0 {
-		first := spec.awake.top()
-		s.awake.put(&spec.awakePlace, spec, first.key, first.seq)
-	}
 }
 
 // rest takes a lane out of the turns.
 func (s *memSchedule) rest(lane *memLane) {
-	spec := lane.spec
-	spec.awake.remove(&lane.awakePlace)
+	lane.spec.awake.remove(&lane.awakePlace)
 	lane.tenant.awake.remove(&lane.tenantPlace)
-	if spec.awake.len() == 0 {
-		s.awake.remove(&spec.awakePlace)
+	if lane.tenant.awake.len() == 0 {
+		s.awake.remove(&lane.tenant.place)
 	}
 }
 
-// take removes the rows that a claim gets, at most limit, and appends them to rows.
+// turn is a tenant's place in the order of turns, as a key: those never served
+// come before all others, and among themselves in order of due time. The tenant
+// has awake lanes.
+func (t *memTenant) turn() int64 {
+	if t.served == 0 {
+		return t.awake.top().key>>1 - 1<<62
+	}
+	return t.served
+}
+
+// take removes the rows that a claim gets, at most limit, and appends them to
+// rows.
 func (s *memSchedule) take(rows []*memRow, specIDs []string, limit int, at time.Time) []*memRow {
 	now := instantKey(at)
 	seen := memSeen{events: s.events, until: now}
-	order := &s.awake
-	var wants func(*memEntry[memLane]) bool
-	if len(specIDs) == 0 {
+	if len(specIDs) > 0 {
+		s.want(specIDs, seen)
+		defer s.unwant()
+	} else {
 		for s.sleeping.len() > 0 && s.sleeping.top().key <= now {
 			s.wake(s.sleeping.top().value, now)
 		}
 		s.all = seen
-	} else {
-		s.claims++
-		order = &s.wanted
-		wants = func(lane *memEntry[memLane]) bool { return lane.value.spec.claim == s.claims }
-		for _, id := range specIDs {
-			spec := s.specs[id]
-			if spec == nil || spec.claim == s.claims {
-				continue
-			}
-			spec.claim = s.claims
-			spec.seen = seen
-			s.wake(spec, now)
-			if spec.awake.len() > 0 {
-				first := spec.awake.top()
-				order.put(&spec.wantedPlace, spec, first.key, first.seq)
-			}
-		}
 	}
-	for len(rows) < limit && order.len() > 0 {
-		lane := s.next(order, wants)
+	for len(rows) < limit {
+		lane := s.next(specIDs)
 		if lane == nil {
-			continue
+			break
 		}
 		first := lane.waiting.top()
 		if first.key > now {
-			// What was due here is gone.
+			// What was due here has been taken.
 			s.rest(lane)
 			s.settle(lane)
 			continue
 		}
-		row := first.value
+		rows = append(rows, first.value)
+		s.remove(first.value)
 		s.turn++
 		lane.tenant.served = s.turn
-		s.remove(row)
-		rows = append(rows, row)
-	}
-	for s.wanted.len() > 0 {
-		s.wanted.remove(&s.wanted.top().value.wantedPlace)
+		if lane.tenant.place != 0 {
+			s.awake.put(&lane.tenant.place, lane.tenant, s.turn, 0)
+		}
 	}
 	return rows
 }
 
-// next returns the lane whose turn it is: of the tenant least recently served,
-// the wanted lane with the earliest due time. It returns nil where it had to
-// correct the order first.
-func (s *memSchedule) next(order *memHeap[memSpec], wants func(*memEntry[memLane]) bool) *memLane {
-	best := order.top()
-	spec := best.value
-	if spec.awake.len() == 0 {
-		// Only in wanted: what was awake has gone to rest meanwhile.
-		order.remove(best.place)
-		return nil
+// want prepares a claim of certain specs.
+func (s *memSchedule) want(specIDs []string, seen memSeen) {
+	s.claims++
+	for _, id := range specIDs {
+		spec := s.specs[id]
+		if spec == nil || spec.claim == s.claims {
+			continue
+		}
+		spec.claim = s.claims
+		spec.seen = seen
+		s.wake(spec, seen.until)
+		if spec.awake.len() > 0 {
+			first := spec.awake.top()
+			s.wanted.put(&spec.wantedPlace, spec, first.key, first.seq)
+		}
 	}
-	first := spec.awake.top()
-	lane := first.value
-	if turn := int64(lane.tenant.served); turn > 0 && turn > first.key {
-		spec.awake.put(&lane.awakePlace, lane, turn, first.seq)
-		first = spec.awake.top()
-		order.put(best.place, spec, first.key, first.seq)
-		return nil
+}
+
+func (s *memSchedule) unwant() {
+	for s.wanted.len() > 0 {
+		s.wanted.remove(&s.wanted.top().value.wantedPlace)
 	}
-	if best.key != first.key {
-		order.put(best.place, spec, first.key, first.seq)
-		return nil
+}
+
+// next returns the lane whose turn it is: of the tenant least recently served
+// that has wanted lanes, the one that is due first; nil for none.
+func (s *memSchedule) next(specIDs []string) *memLane {
+	if len(specIDs) == 0 {
+		if s.awake.len() == 0 {
+			return nil
+		}
+		return s.awake.top().value.awake.top().value
 	}
-	if wants == nil {
-		return lane.tenant.awake.top().value
+	for s.wanted.len() > 0 {
+		best := s.wanted.top()
+		spec := best.value
+		if spec.awake.len() == 0 {
+			s.wanted.remove(&spec.wantedPlace)
+			continue
+		}
+		first := spec.awake.top()
+		tenant := first.value.tenant
+		switch {
+		case tenant.served > first.key:
+			spec.awake.put(&first.value.awakePlace, first.value, tenant.served, 0)
+		case first.key > best.key:
+			s.wanted.put(&spec.wantedPlace, spec, first.key, first.seq)
+		default:
+			return s.firstWanted(tenant, specIDs)
+		}
 	}
-	return lane.tenant.awake.first(wants).value
+	return nil
+}
+
+// firstWanted returns the awake lane of a tenant that is due first among the
+// wanted ones, by way of the tenant's lanes or of the specs, whichever are fewer.
+func (s *memSchedule) firstWanted(tenant *memTenant, specIDs []string) *memLane {
+	if tenant.awake.len() <= len(specIDs) {
+		return tenant.awake.first(func(lane *memEntry[memLane]) bool { return lane.value.spec.claim == s.claims }).value
+	}
+	var best *memEntry[memLane]
+	for _, id := range specIDs {
+		if lane := tenant.lanes[id]; lane != nil && lane.tenantPlace != 0 {
+			if entry := &tenant.awake.entries[lane.tenantPlace-1]; best == nil || entry.less(best) {
+				best = entry
+			}
+		}
+	}
+	return best.value
 }
 
 // news reports whether something of the specs (none: all) has fallen due since
 // claims last looked, and otherwise the next due time. Both instants are keys.
 func (s *memSchedule) news(specIDs []string, now int64) (due bool, next int64) {
 	next = math.MaxInt64
-	look := func(spec *memSpec) bool {
-		seen := memSeen{events: max(spec.seen.events, s.all.events), until: max(spec.seen.until, s.all.until)}
-		if spec.event > seen.events {
-			return true
+	if len(specIDs) == 0 {
+		if s.sleeping.len() > 0 {
+			next = s.sleeping.top().key
 		}
+		for _, tenant := range s.awake.entries {
+			for _, lane := range tenant.value.awake.entries {
+				next = min(next, s.nextDue(lane.value))
+			}
+		}
+		if s.events > s.all.events {
+			for _, spec := range s.specs {
+				due = due || s.hasEvent(spec)
+			}
+		}
+		return due || next <= now, next
+	}
+	for _, id := range specIDs {
+		spec := s.specs[id]
+		if spec == nil {
+			continue
+		}
+		due = due || s.hasEvent(spec)
 		if spec.sleeping.len() > 0 {
 			next = min(next, spec.sleeping.top().key)
 		}
-		// What was left behind is due already; behind it may be what is not.
 		for _, lane := range spec.awake.entries {
-			later := lane.value.waiting.first(func(row *memEntry[memRow]) bool { return row.key > seen.until })
-			if later != nil {
-				next = min(next, later.key)
-			}
-		}
-		return next <= now
-	}
-	if len(specIDs) > 0 {
-		for _, id := range specIDs {
-			if spec := s.specs[id]; spec != nil && look(spec) {
-				return true, 0
-			}
-		}
-		return false, next
-	}
-	if s.events > s.all.events {
-		for _, spec := range s.specs {
-			if look(spec) {
-				return true, 0
-			}
-		}
-		return false, next
-	}
-	if s.sleeping.len() > 0 {
-		next = s.sleeping.top().key
-	}
-	for _, spec := range s.awake.entries {
-		if look(spec.value) {
-			return true, 0
+			next = min(next, s.nextDue(lane.value))
 		}
 	}
-	return next <= now, next
+	return due || next <= now, next
+}
+
+// hasEvent reports whether an instance was made due that no claim has seen.
+func (s *memSchedule) hasEvent(spec *memSpec) bool {
+	return spec.event > max(s.all.events, spec.seen.events)
+}
+
+// nextDue is the first due time in an awake lane that no claim has seen, as a
+// key. It looks at what claims have left behind, which is nothing unless they
+// reached their limit.
+func (s *memSchedule) nextDue(lane *memLane) int64 {
+	seen := max(s.all.until, lane.spec.seen.until)
+	row := lane.waiting.first(func(row *memEntry[memRow]) bool { return row.key > seen })
+	if row == nil {
+		return math.MaxInt64
+	}
+	return row.key
 }
