@@ -1,0 +1,2 @@
+// Package pgqueue is a durable queue for package supervisor in PostgreSQL.
+package pgqueue

@@ -1,0 +1,104 @@
+package pgqueue
+
+import (
+	"sync"
+	"time"
+
+	"github.com/workflow-supervisor/supervisor"
+)
+
+// heldClaims remembers what claims made through this queue have seen, so that a
+// commit can be decided without reading its instance again. Forgetting one is
+// harmless: its commit reads the instance. That is how claims made elsewhere
+// are committed.
+type heldClaims struct {
+	mu     sync.Mutex
+	claims map[instanceKey]*heldClaim
+	// sweepAt is the size at which ended claims are looked for next.
+	sweepAt int
+}
+
+type instanceKey struct{ tenantID, instanceID string }
+
+// heldClaim is a claim as it was captured. It is never changed; a kept claim is
+// another one.
+type heldClaim struct {
+	row // without the JSON, whose memory is the item's
+	// wakeups are the ids that the claim holds.
+	wakeups []string
+	// forgetAt is when the lease, renewals aside, ended a good while ago. It is
+	// on the host's monotonic clock and has no bearing on the lease.
+	forgetAt time.Time
+}
+
+// sweepFrom is the least number of claims at which ended ones are looked for.
+const sweepFrom = 1024
+
+// remember adds a claim.
+func (h *heldClaims) remember(claim *heldClaim, lease time.Duration) {
+	claim.state, claim.instance.Config, claim.instance.CapabilityPins = nil, nil, nil
+	now := time.Now()
+	claim.forgetAt = now.Add(2*lease + time.Minute)
+	key := instanceKey{claim.instance.TenantID, claim.instance.ID}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.claims == nil {
+		h.claims, h.sweepAt = make(map[instanceKey]*heldClaim), sweepFrom
+	}
+	h.claims[key] = claim
+	if len(h.claims) < h.sweepAt {
+		return
+	}
+	for key, claim := range h.claims {
+		if claim.forgetAt.Before(now) {
+			delete(h.claims, key)
+		}
+	}
+	h.sweepAt = max(sweepFrom, 2*len(h.claims))
+}
+
+// get returns the claim under a lease version, nil where it is not known.
+func (h *heldClaims) get(tenantID, instanceID string, version int64) *heldClaim {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	claim := h.claims[instanceKey{tenantID, instanceID}]
+	if claim == nil || claim.leaseVersion != version {
+		return nil
+	}
+	return claim
+}
+
+// forget drops the claim under a lease version.
+func (h *heldClaims) forget(tenantID, instanceID string, version int64) {
+	key := instanceKey{tenantID, instanceID}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if claim := h.claims[key]; claim != nil && claim.leaseVersion == version {
+		delete(h.claims, key)
+	}
+}
+
+// fits reports whether a command for an item can be decided from the claim: the
+// item is what was claimed, and nothing has to be looked up.
+func (c *heldClaim) fits(item *supervisor.WorkItem, command *supervisor.TransitionCommand) bool {
+	if c.stateVersion != item.StateVersion || c.epochs.Tenant != item.ControlEpochs.Tenant ||
+		c.epochs.Instance != item.ControlEpochs.Instance || len(command.ActionIntents) > 0 ||
+		c.deliveryHash == hashKey(command.DeliveryKey) {
+		return false
+	}
+	for _, id := range command.ConsumedWakeups {
+		if !contains(c.wakeups, id) {
+			return false
+		}
+	}
+	return true
+}
+
+func contains(ids []string, id string) bool {
+	for _, known := range ids {
+		if known == id {
+			return true
+		}
+	}
+	return false
+}

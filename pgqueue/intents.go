@@ -1,0 +1,133 @@
+package pgqueue
+
+import (
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/workflow-supervisor/supervisor"
+)
+
+// knownIntents is what the database knows about the intents of a command.
+type knownIntents struct {
+	ids       map[string]bool
+	resources map[string]int64 // epochs by resource
+}
+
+const (
+	sqlKnownIntents = `
+SELECT n.id FROM {{schema}}.instance i
+JOIN {{schema}}.intent n ON n.instance_no = i.instance_no
+WHERE i.tenant_id = $1 AND i.id = $2 AND n.id = ANY ($3)`
+
+	sqlResourceEpochs = `
+SELECT r.resource_id, r.epoch FROM {{schema}}.tenant t
+JOIN {{schema}}.resource r ON r.tenant_no = t.tenant_no
+WHERE t.tenant_id = $1 AND r.paused AND r.resource_id = ANY ($2)`
+
+	sqlAddIntents = `
+INSERT INTO {{schema}}.intent (instance_no, tenant_no, prepared_at, id, state, run_id, capability_id, contract_version,
+    content_digest, idempotency_key, effect, retry_class, tenant_epoch, instance_epoch, resource_epoch, resource_scope_id,
+    lease_epoch, action_epoch, deadline, reservation_id, reservation_token, created_at, input)
+SELECT $1, $2, $3, m.* FROM unnest($4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
+    $11::text[], $12::text[], $13::bigint[], $14::bigint[], $15::bigint[], $16::text[], $17::bigint[], $18::bigint[],
+    $19::timestamptz[], $20::text[], $21::bigint[], $22::timestamptz[], $23::text[]) AS m`
+)
+
+// addIntentLookups adds what a command with intents has to be compared with to
+// a transaction; the answers are there when the instance is loaded.
+func (q *Queue) addIntentLookups(tx *transaction, item *supervisor.WorkItem, command *supervisor.TransitionCommand) *knownIntents {
+	intents := command.ActionIntents
+	if len(intents) == 0 {
+		return nil
+	}
+	known := &knownIntents{ids: make(map[string]bool), resources: make(map[string]int64)}
+	a := q.store.newArgs()
+	defer q.store.free(a)
+	// Commits of a tenant wait for its pauses and resumes, so that what is read
+	// here stays true.
+	a.text(item.TenantID)
+	tx.add(sqlShareTenant, a, nil)
+	a.reset()
+	a.text(item.TenantID)
+	a.text(item.ID)
+	a.array(pgtype.TextOID, len(intents))
+	for n := range intents {
+		a.text(intents[n].ID)
+	}
+	tx.add(sqlKnownIntents, a, func(c *cells) error {
+		known.ids[c.text()] = true
+		return nil
+	})
+	a.reset()
+	a.text(item.TenantID)
+	a.array(pgtype.TextOID, len(intents))
+	for n := range intents {
+		a.text(intents[n].ResourceScopeID)
+	}
+	tx.add(sqlResourceEpochs, a, func(c *cells) error {
+		known.resources[c.text()] = c.int8()
+		return nil
+	})
+	return known
+}
+
+// sqlShareTenant keeps the pauses of a tenant's resources out until the
+// transaction ends.
+const sqlShareTenant = `SELECT true FROM {{schema}}.tenant WHERE tenant_id = $1 FOR SHARE`
+
+// addIntents adds the storing of a command's intents to a transaction.
+func (q *Queue) addIntents(tx *transaction, r *row, command *supervisor.TransitionCommand) {
+	intents := command.ActionIntents
+	if len(intents) == 0 {
+		return
+	}
+	a := q.store.newArgs()
+	defer q.store.free(a)
+	column := func(oid uint32, each func(i *supervisor.ActionIntent)) {
+		a.array(oid, len(intents))
+		for n := range intents {
+			each(&intents[n])
+		}
+	}
+	text := func(each func(i *supervisor.ActionIntent) string) {
+		column(pgtype.TextOID, func(i *supervisor.ActionIntent) { a.text(each(i)) })
+	}
+	number := func(each func(i *supervisor.ActionIntent) int64) {
+		column(pgtype.Int8OID, func(i *supervisor.ActionIntent) { a.int8(each(i)) })
+	}
+	a.int8(r.no)
+	a.int8(r.tenantNo)
+	a.instant(r.now)
+	text(func(i *supervisor.ActionIntent) string { return i.ID })
+	text(func(i *supervisor.ActionIntent) string { return string(i.State) })
+	text(func(i *supervisor.ActionIntent) string { return i.RunID })
+	text(func(i *supervisor.ActionIntent) string { return i.Capability.ID })
+	text(func(i *supervisor.ActionIntent) string { return i.Capability.ContractVersion })
+	text(func(i *supervisor.ActionIntent) string { return i.Capability.ContentDigest })
+	text(func(i *supervisor.ActionIntent) string { return i.IdempotencyKey })
+	text(func(i *supervisor.ActionIntent) string { return string(i.Effect) })
+	text(func(i *supervisor.ActionIntent) string { return string(i.RetryClass) })
+	number(func(i *supervisor.ActionIntent) int64 { return i.ControlEpochs.Tenant })
+	number(func(i *supervisor.ActionIntent) int64 { return i.ControlEpochs.Instance })
+	number(func(i *supervisor.ActionIntent) int64 { return i.ControlEpochs.Resource })
+	text(func(i *supervisor.ActionIntent) string { return i.ResourceScopeID })
+	number(func(i *supervisor.ActionIntent) int64 { return i.LeaseEpoch })
+	number(func(i *supervisor.ActionIntent) int64 { return i.ActionEpoch })
+	column(pgtype.TimestamptzOID, func(i *supervisor.ActionIntent) { a.instant(i.Deadline) })
+	column(pgtype.TextOID, func(i *supervisor.ActionIntent) {
+		if i.Reservation == nil {
+			a.null(pgtype.TextOID)
+			return
+		}
+		a.text(i.Reservation.ID)
+	})
+	column(pgtype.Int8OID, func(i *supervisor.ActionIntent) {
+		if i.Reservation == nil {
+			a.null(pgtype.Int8OID)
+			return
+		}
+		a.int8(i.Reservation.FencingToken)
+	})
+	column(pgtype.TimestamptzOID, func(i *supervisor.ActionIntent) { a.instant(i.CreatedAt) })
+	column(pgtype.TextOID, func(i *supervisor.ActionIntent) { a.raw(i.Input) })
+	tx.add(sqlAddIntents, a, nil)
+}

@@ -1,0 +1,106 @@
+package pgqueue
+
+import (
+	"context"
+	"time"
+
+	"github.com/workflow-supervisor/supervisor"
+)
+
+// pruneBatch bounds the rows that one transaction of Prune removes of a table.
+const pruneBatch = 1000
+
+const (
+	// Rows that somebody else has locked are left for the next time.
+	sqlPruneInstances = `
+WITH old AS MATERIALIZED (
+    SELECT r.instance_no FROM {{schema}}.run r
+    WHERE r.finished_at < $1 ORDER BY r.finished_at LIMIT $2
+    FOR UPDATE SKIP LOCKED
+), runs AS (
+    DELETE FROM {{schema}}.run r USING old WHERE r.instance_no = old.instance_no
+), events AS (
+    DELETE FROM {{schema}}.event e USING old WHERE e.instance_no = old.instance_no
+), wakeups AS (
+    DELETE FROM {{schema}}.wakeup w USING old WHERE w.instance_no = old.instance_no
+), intents AS (
+    DELETE FROM {{schema}}.intent n USING old WHERE n.instance_no = old.instance_no
+), instances AS (
+    DELETE FROM {{schema}}.instance i USING old WHERE i.instance_no = old.instance_no
+)
+SELECT count(*) FROM old`
+
+	// Events are removed instance by instance, so that the latest of each, which
+	// holds the delivery key, is known to stay.
+	sqlPruneEvents = `
+WITH page AS MATERIALIZED (
+    SELECT r.instance_no, r.state_version FROM {{schema}}.run r
+    WHERE r.instance_no > $2 ORDER BY r.instance_no LIMIT $3
+), gone AS (
+    DELETE FROM {{schema}}.event e USING page
+    WHERE e.instance_no = page.instance_no AND e.state_version < page.state_version AND e.at < $1
+)
+SELECT max(instance_no) FROM page`
+
+	sqlPruneWakeups = `
+WITH old AS MATERIALIZED (
+    SELECT w.instance_no, w.id FROM {{schema}}.wakeup w
+    WHERE w.consumed_at < least($1, clock_timestamp() - $2::bigint * interval '1 microsecond') ORDER BY w.consumed_at LIMIT $3
+    FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM {{schema}}.wakeup w USING old WHERE w.instance_no = old.instance_no AND w.id = old.id
+)
+SELECT count(*) FROM old`
+)
+
+// Prune implements [supervisor.Instances]. It removes in transactions of at most
+// a thousand instances each, and may be broken off and repeated at any time.
+func (q *Queue) Prune(ctx context.Context, before time.Time) (removed int, err error) {
+	for count := int64(pruneBatch); count == pruneBatch; {
+		count, err = q.pruneStep(ctx, q.store.statements.pruneInstances, func(a *args) {
+			a.instant(before)
+			a.int8(pruneBatch)
+		})
+		if err != nil {
+			return removed, err
+		}
+		removed += int(count)
+	}
+	for last, more := int64(0), true; more; {
+		next, err := q.pruneStep(ctx, q.store.statements.pruneEvents, func(a *args) {
+			a.instant(before)
+			a.int8(last)
+			a.int8(pruneBatch)
+		})
+		if err != nil {
+			return removed, err
+		}
+		last, more = next, next > 0
+	}
+	for count := int64(pruneBatch); count == pruneBatch; {
+		count, err = q.pruneStep(ctx, q.store.statements.pruneWakeups, func(a *args) {
+			a.instant(before)
+			a.int8(supervisor.WakeupMemory.Microseconds())
+			a.int8(pruneBatch)
+		})
+		if err != nil {
+			return removed, err
+		}
+	}
+	return removed, nil
+}
+
+// pruneStep runs one statement and returns the number that it answers.
+func (q *Queue) pruneStep(ctx context.Context, st *statement, fill func(a *args)) (count int64, err error) {
+	if err := q.ready(ctx); err != nil {
+		return 0, err
+	}
+	a := q.store.newArgs()
+	defer q.store.free(a)
+	fill(a)
+	err = q.store.do(ctx, q.pool, st, a, func(c *cells) error {
+		count = c.int8()
+		return nil
+	})
+	return count, q.wrap(ctx, "prune", err)
+}

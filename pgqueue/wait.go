@@ -1,0 +1,192 @@
+package pgqueue
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// waiters are the calls of WaitDue, and how far claims have looked: what was due
+// at the instant of a claim was its to take, and is no news.
+type waiters struct {
+	mu      sync.Mutex
+	waiting map[*waiter]struct{}
+	// events counts what fell due other than by time.
+	events uint64
+	seen   map[string]seenDue
+	// listening is whether notifications of other processes come in.
+	listening bool
+	started   sync.Once
+}
+
+// seenDue is how far a claim of some specs has looked.
+type seenDue struct {
+	events uint64
+	at     time.Time
+}
+
+// waiter is a call of WaitDue that has found nothing yet.
+type waiter struct {
+	// next is the instant that it waits for, by the server's clock; zero: none.
+	next time.Time
+	// due is set when something fell due.
+	due bool
+	// wake has room for one signal.
+	wake chan struct{}
+}
+
+// seenSets bounds the sets of specs that are remembered.
+const seenSets = 64
+
+// specsKey names a set of specs; the empty one is all.
+func specsKey(specIDs []string) string {
+	if len(specIDs) < 2 {
+		return strings.Join(specIDs, "")
+	}
+	return strings.Join(slices.Sorted(slices.Values(specIDs)), "\x00")
+}
+
+// claiming returns the events that a claim which starts now will have seen.
+func (w *waiters) claiming() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.events
+}
+
+// claimed records a claim of some specs at an instant.
+func (w *waiters) claimed(specIDs []string, events uint64, at time.Time) {
+	key := specsKey(specIDs)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.seen == nil || len(w.seen) >= seenSets {
+		// Forgetting wakes too often, never too late.
+		w.seen = make(map[string]seenDue)
+	}
+	seen := w.seen[key]
+	w.seen[key] = seenDue{events: max(seen.events, events), at: later(seen.at, at)}
+}
+
+// announce tells waiters of this process that something falls due, zero being
+// now.
+func (w *waiters) announce(dueAt time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if dueAt.IsZero() {
+		w.events++
+	}
+	for waiter := range w.waiting {
+		switch {
+		case dueAt.IsZero():
+			waiter.due = true
+		case !waiter.next.IsZero() && !dueAt.Before(waiter.next):
+			continue
+		}
+		select {
+		case waiter.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// lookAgain lets all waiters ask the database again.
+func (w *waiters) lookAgain(listening bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.listening = listening
+	for waiter := range w.waiting {
+		select {
+		case waiter.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// idleLook is how often a waiter asks the database again though notifications
+// come in: they tell what others did, but not that one of them died over it.
+const idleLook = 30 * time.Second
+
+// WaitDue implements [supervisor.Waiter]. It listens for notifications of other
+// processes and asks the database once for the next due time; without a
+// listener it asks each Options.PollInterval.
+func (q *Queue) WaitDue(ctx context.Context, specIDs []string) error {
+	if err := q.ready(ctx); err != nil {
+		return err
+	}
+	q.listen()
+	w := &waiter{wake: make(chan struct{}, 1)}
+	key := specsKey(specIDs)
+	q.waits.mu.Lock()
+	if q.waits.waiting == nil {
+		q.waits.waiting = make(map[*waiter]struct{})
+	}
+	q.waits.waiting[w] = struct{}{}
+	seen, claimed := q.waits.seen[key]
+	w.due = claimed && q.waits.events > seen.events
+	q.waits.mu.Unlock()
+	defer func() {
+		q.waits.mu.Lock()
+		delete(q.waits.waiting, w)
+		q.waits.mu.Unlock()
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		if q.isDue(w) {
+			return nil
+		}
+		delay, err := q.nextDue(ctx, specIDs, seen.at, w)
+		if err != nil {
+			return q.wrap(ctx, "wait", err)
+		}
+		if delay <= 0 {
+			return nil
+		}
+		timer.Reset(delay)
+		select {
+		case <-timer.C:
+		case <-w.wake:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-q.closed.Done():
+			return ErrClosed
+		}
+	}
+}
+
+func (q *Queue) isDue(w *waiter) bool {
+	q.waits.mu.Lock()
+	defer q.waits.mu.Unlock()
+	return w.due
+}
+
+const sqlNextDue = `SELECT next_at, now FROM {{schema}}.next_due_v1($1, coalesce($2, '-infinity'))`
+
+// nextDue asks for the next due time behind an instant and returns how long to
+// sleep before looking again; nothing where it has come.
+func (q *Queue) nextDue(ctx context.Context, specIDs []string, since time.Time, w *waiter) (time.Duration, error) {
+	a := q.store.newArgs()
+	defer q.store.free(a)
+	a.texts(specIDs)
+	a.instant(since)
+	var next, now time.Time
+	err := q.store.do(ctx, q.own, q.store.statements.nextDue, a, func(c *cells) error {
+		next, now = c.instant(), c.instant()
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	q.waits.mu.Lock()
+	defer q.waits.mu.Unlock()
+	w.next = next
+	most := q.options.PollInterval
+	if q.waits.listening {
+		most = idleLook
+	}
+	if next.IsZero() || next.Sub(now) > most {
+		return most, nil
+	}
+	return next.Sub(now), nil
+}
