@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/workflow-supervisor/supervisor"
 	"github.com/workflow-supervisor/supervisor/queuetest"
@@ -23,7 +24,9 @@ func TestConformance(t *testing.T) {
 		q := open(t, dsn, schema, options)
 		return queuetest.Queue{
 			WorkQueue: q,
-			Reopen:    func(t *testing.T) supervisor.WorkQueue { return open(t, dsn, schema, options) },
+			// Long against the pauses of a busy machine.
+			Lease:  time.Second,
+			Reopen: func(t *testing.T) supervisor.WorkQueue { return open(t, dsn, schema, options) },
 			Corrupt: func(ctx context.Context, tenantID, instanceID string) error {
 				_, err := q.pool.Exec(ctx, q.store.text(`UPDATE {{schema}}.instance SET capability_pins = '{"' WHERE tenant_id = $1 AND id = $2`),
 					tenantID, instanceID)

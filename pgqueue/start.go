@@ -63,7 +63,10 @@ func (q *Queue) start(ctx context.Context, ask asker, instance *supervisor.Insta
 		}
 		now := time.UnixMicro(micros).UTC()
 		record := supervisor.NewRecord(now)
-		dueAt = record.NextDue(&policy, later(now, dueAt), time.Time{})
+		if dueAt.IsZero() {
+			dueAt = now
+		}
+		dueAt = record.NextDue(&policy, dueAt, time.Time{})
 		createdAt, timer = instantText(now), instantText(timerAt(&policy, &record))
 	}
 	parameters, err := startParameters(instance, &policy)
@@ -72,11 +75,14 @@ func (q *Queue) start(ctx context.Context, ask asker, instance *supervisor.Insta
 	}
 	parameters = append([]any{lane.tenantNo, lane.laneNo}, parameters...)
 	parameters = append(parameters, createdAt, instantText(dueAt), timer)
-	var started bool
-	if err := ask(ctx, q.store.text(sqlStart), parameters, &started); err != nil {
+	var answer string
+	if err := ask(ctx, q.store.text(sqlStart), parameters, &answer); err != nil {
 		return false, dueAt, q.wrap(ctx, what, err)
 	}
-	return started, dueAt, nil
+	if answer == "due" {
+		dueAt = time.Time{}
+	}
+	return answer != "known", dueAt, nil
 }
 
 // startParameters are the instance's part of the parameters of sqlStart.

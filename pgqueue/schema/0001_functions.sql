@@ -17,17 +17,18 @@ BEGIN
     END IF;
 END $$;
 
--- start adds an instance; false where it is there already.
+-- start adds an instance. The answer is 'known' where it is there already, else
+-- 'due' or 'later'.
 CREATE FUNCTION {{schema}}.start_v1(
     p_tenant_no bigint, p_lane_no bigint, p_tenant_id text, p_id text, p_run_id text, p_subject_id text, p_spec_id text,
     p_definition_id text, p_revision bigint, p_revision_digest text, p_profile_id text, p_profile_revision bigint,
     p_profile_digest text, p_abi text, p_pins text, p_lifecycle text, p_config text,
-    p_created timestamptz, p_due timestamptz, p_timer timestamptz) RETURNS boolean
+    p_created timestamptz, p_due timestamptz, p_timer timestamptz) RETURNS text
 LANGUAGE plpgsql SET jit = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_no bigint;
     v_created timestamptz := coalesce(p_created, clock_timestamp());
-    v_due timestamptz := greatest(v_created, p_due);
+    v_due timestamptz := coalesce(p_due, v_created);
 BEGIN
     INSERT INTO {{schema}}.instance (
         tenant_id, id, tenant_no, lane_no, run_id, subject_id, spec_id, definition_id, workflow_revision,
@@ -40,12 +41,12 @@ BEGIN
     ON CONFLICT (tenant_id, id) DO NOTHING
     RETURNING instance_no INTO v_no;
     IF v_no IS NULL THEN
-        RETURN false;
+        RETURN 'known';
     END IF;
     INSERT INTO {{schema}}.run (instance_no, tenant_no, lane_no, created_at, due_at, timer_at, runnable, status)
     VALUES (v_no, p_tenant_no, p_lane_no, v_created, v_due, p_timer, true, 'active');
     PERFORM {{schema}}.announce_v1(p_lane_no, v_due);
-    RETURN true;
+    RETURN CASE WHEN v_due <= clock_timestamp() THEN 'due' ELSE 'later' END;
 END $$;
 
 -- deliver adds a wakeup without locking the instance: the next claim counts it.
