@@ -7,89 +7,36 @@ import (
 	"time"
 )
 
-// evaluation is the service of one claim of one item: from the claim, through
-// the driver, to one commit or release.
-//
-// Three may want to settle it: the goroutine that evaluates, a renewal that
-// failed, and the timer that abandons a driver. The keeper lets exactly one.
+// evaluation is the job of a pass for one item: from pins to driver, then one
+// commit or release.
 type evaluation[C any] struct {
-	pass  *pass[C]
-	place int // in pass.served
+	service
+	pass *pass[C]
 	// item is what was claimed. Drivers get a copy; validation, renewal and
 	// commit use this one.
-	item  WorkItem
-	lease heldLease
-	ctx   lazyContext
+	item WorkItem
 	// sentAt is when the call that made this claim was sent, claimedAt when the
 	// first of the claims kept since was.
 	sentAt, claimedAt time.Time
 	kept              int
 
 	// What the evaluation gave. Only its goroutine touches these.
-	own      WorkItem
-	calling  string // the foreign code that is being called
-	driver   string
-	finished bool
-	command  TransitionCommand
-	err      error
-	// commits is the context of the settlement's first call.
-	commits lazyContext
-
-	// Guarded by pass.mu. inside: a goroutine is between the item's beginning
-	// and the driver's return.
-	inside    bool
-	abandoned bool
-	patience  *time.Timer // abandons the driver; nil while nothing has ended its context
+	own       WorkItem
+	calling   string // the foreign code that is being called
+	driver    string
+	startedAt time.Time // zero unless somebody wants to know
+	finished  bool
+	command   TransitionCommand
+	err       error
 }
 
-// serve evaluates and settles, and goes on with the claims that commits keep.
-func (e *evaluation[C]) serve() {
-	for e != nil {
-		e = e.transition()
+// perform is the evaluation.
+func (e *evaluation[C]) perform() {
+	if e.pass.engine.notify.evaluates() {
+		e.startedAt = time.Now()
 	}
-}
-
-// transition is one evaluation and its settlement. The deferred calls also run
-// when foreign code ends the goroutine by runtime.Goexit.
-func (e *evaluation[C]) transition() (next *evaluation[C]) {
-	notify := &e.pass.engine.notify
-	abandoned, settles := false, false
-	defer func() {
-		e.ctx.end()
-		if next != nil {
-			return
-		}
-		if settles {
-			e.pass.finishHalf()
-		}
-		if !abandoned {
-			e.pass.leave(e.place)
-		}
-	}()
-	defer func() {
-		if settles {
-			next = e.settle()
-		}
-	}()
-	var startedAt time.Time
-	if notify.evaluates() {
-		startedAt = time.Now()
-	}
-	defer func() {
-		e.contain(recover())
-		if abandoned = !e.returned(); abandoned {
-			return
-		}
-		// From here on the result stands, whatever a renewal says.
-		settles = e.pass.engine.keeper.take(&e.lease)
-		e.validate()
-		if notify.evaluates() {
-			notify.evaluationEnded(&e.item, e.driver, e.err, time.Since(startedAt))
-		}
-	}()
-	e.command, e.err = e.decide(&e.ctx)
+	e.command, e.err = e.decide()
 	e.finished = true
-	return nil
 }
 
 // contain makes an error of what foreign code did instead of returning.
@@ -101,47 +48,32 @@ func (e *evaluation[C]) contain(panicked any) {
 	}
 }
 
-// validate makes an error of a command that cannot be committed.
-func (e *evaluation[C]) validate() {
-	if e.err != nil {
-		return
+// performed makes an error of a command that cannot be committed.
+func (e *evaluation[C]) performed() {
+	if e.err == nil {
+		if err := e.command.ValidateFor(&e.item); err != nil {
+			e.err = fmt.Errorf("driver returned an invalid command: %w", err)
+		}
 	}
-	if err := e.command.ValidateFor(&e.item); err != nil {
-		e.err = fmt.Errorf("driver returned an invalid command: %w", err)
+	if !e.startedAt.IsZero() {
+		e.pass.engine.notify.evaluationEnded(&e.item, e.driver, e.err, time.Since(e.startedAt))
 	}
 }
 
 // decide takes the item through pins, admission, resolution and driver.
-func (e *evaluation[C]) decide(ctx context.Context) (TransitionCommand, error) {
-	p, engine := e.pass, e.pass.engine
-	if p.contextErr != nil {
-		return TransitionCommand{}, fmt.Errorf("context: %w", p.contextErr)
+func (e *evaluation[C]) decide() (command TransitionCommand, err error) {
+	if e.pass.contextErr != nil {
+		return TransitionCommand{}, fmt.Errorf("context: %w", e.pass.contextErr)
 	}
-	if cause := context.Cause(ctx); cause != nil {
+	if cause := context.Cause(&e.ctx); cause != nil {
 		return TransitionCommand{}, fmt.Errorf("not evaluated: %w", cause)
 	}
-	if timeout := engine.settings.EvaluationTimeout; timeout > 0 {
-		limited, cancel := context.WithTimeoutCause(ctx, timeout, ErrEvaluationTimeout)
-		defer cancel()
-		engine.background.Add(1)
-		unwatch := context.AfterFunc(limited, func() {
-			defer engine.background.Done()
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			e.expectReturn()
-		})
-		defer func() {
-			if unwatch() {
-				engine.background.Done()
-			}
-		}()
-		ctx = limited
-	}
-	command, err := e.consult(ctx)
-	if err != nil {
-		return TransitionCommand{}, explained(ctx, soundError(err))
-	}
-	return command, nil
+	e.limited(e.pass.engine.settings.EvaluationTimeout, ErrEvaluationTimeout, func(ctx context.Context) {
+		if command, err = e.consult(ctx); err != nil {
+			err = explained(ctx, soundError(err))
+		}
+	})
+	return command, err
 }
 
 // consult asks all foreign code that has a say in the evaluation.
@@ -181,60 +113,16 @@ func explained(ctx context.Context, err error) error {
 	return err
 }
 
-// returned notes that the driver is back; false if it was abandoned before.
-func (e *evaluation[C]) returned() bool {
-	e.pass.mu.Lock()
-	defer e.pass.mu.Unlock()
-	e.inside = false
-	if e.patience != nil && e.patience.Stop() {
-		e.pass.engine.background.Done()
-	}
-	return !e.abandoned
-}
-
-// expectReturn gives a driver whose context has ended AbandonAfter to return.
-// The caller holds pass.mu.
-func (e *evaluation[C]) expectReturn() {
-	if e.inside && e.patience == nil {
-		e.pass.engine.background.Add(1)
-		e.patience = time.AfterFunc(e.pass.engine.settings.AbandonAfter, e.abandon)
-	}
-}
-
-// abandon runs in the timer's goroutine when a driver did not return: its slot
-// is freed and its result, should it ever come, is dropped.
-func (e *evaluation[C]) abandon() {
-	p := e.pass
-	defer p.engine.background.Done()
-	p.mu.Lock()
-	if !e.inside {
-		p.mu.Unlock()
-		return
-	}
-	e.inside, e.abandoned = false, true
-	p.mu.Unlock()
-	defer p.leave(e.place)
-	err := fmt.Errorf("evaluation was abandoned, it ignored the end of its context for %v: %w",
-		p.engine.settings.AbandonAfter, e.endOfContext())
-	p.count(Stats{Abandoned: 1})
-	p.engine.notify.abandoned(&e.item, err)
-	if p.engine.keeper.take(&e.lease) {
-		defer p.finishHalf()
+func (e *evaluation[C]) abandon(err error, settles bool) {
+	err = fmt.Errorf("evaluation was %w", err)
+	e.pass.count(Stats{Abandoned: 1})
+	e.pass.engine.notify.abandoned(&e.item, err)
+	if settles {
 		e.conclude(err)
 	}
 }
 
-// endOfContext is why the evaluation's context ended.
-func (e *evaluation[C]) endOfContext() error {
-	if cause := context.Cause(&e.ctx); cause != nil {
-		return cause
-	}
-	return ErrEvaluationTimeout // the only end that is not the whole context's
-}
-
-// renewLease and the two that follow make the evaluation a leaseHolder; they
-// run in the goroutine of a renewal.
-func (e *evaluation[C]) renewLease(ctx context.Context) error {
+func (e *evaluation[C]) renew(ctx context.Context) error {
 	engine := e.pass.engine
 	return engine.queue.Renew(ctx, Lease{
 		TenantID:   e.item.TenantID,
@@ -245,15 +133,9 @@ func (e *evaluation[C]) renewLease(ctx context.Context) error {
 	})
 }
 
-func (e *evaluation[C]) leaseRenewed() { e.pass.engine.notify.renewed(&e.item) }
+func (e *evaluation[C]) renewed() { e.pass.engine.notify.renewed(&e.item) }
 
-func (e *evaluation[C]) leaseFailed(err error) {
-	defer e.pass.finishHalf()
-	cause := fmt.Errorf("lease renewal failed: %w", err)
-	e.ctx.interrupt(cause)
-	e.pass.mu.Lock()
-	e.expectReturn()
-	e.pass.mu.Unlock()
+func (e *evaluation[C]) renewalFailed(err, cause error) {
 	if errors.Is(err, ErrEpochStale) {
 		e.revoke(err)
 		return
@@ -263,7 +145,7 @@ func (e *evaluation[C]) leaseFailed(err error) {
 
 // settle commits what the evaluation gave. It returns the next evaluation where
 // the commit kept the claim.
-func (e *evaluation[C]) settle() *evaluation[C] {
+func (e *evaluation[C]) settle() *service {
 	if e.err != nil {
 		e.conclude(e.err)
 		return nil
@@ -274,7 +156,7 @@ func (e *evaluation[C]) settle() *evaluation[C] {
 // conclude settles without a result: by a failure, or by handing the claim back
 // where the supervisor ends.
 func (e *evaluation[C]) conclude(err error) {
-	if e.pass.engine.releaser != nil && errors.Is(context.Cause(&e.pass.ctx), ErrShutdown) {
+	if e.pass.engine.releaser != nil && e.pass.shuttingDown() {
 		e.handBack(ErrShutdown)
 		return
 	}
@@ -311,7 +193,7 @@ func (e *evaluation[C]) commitFailure(err error, by origin) {
 // commit sends a command and accounts for what became of it. A commit that
 // errs is never followed by another command for the item, for it may have been
 // applied; the exception is one that was certainly not.
-func (e *evaluation[C]) commit(command *TransitionCommand, by origin) (next *evaluation[C]) {
+func (e *evaluation[C]) commit(command *TransitionCommand, by origin) (next *service) {
 	p := e.pass
 	answered := false
 	defer func() {
@@ -348,7 +230,7 @@ func (e *evaluation[C]) commit(command *TransitionCommand, by origin) (next *eva
 // send makes the call.
 func (e *evaluation[C]) send(command *TransitionCommand, keep bool) (kept *WorkItem, err error) {
 	engine := e.pass.engine
-	ctx := e.commitContext()
+	ctx := e.settlementContext()
 	defer ctx.end()
 	err = guard("queue CommitCommand", func() (err error) {
 		if keep {
@@ -358,20 +240,6 @@ func (e *evaluation[C]) send(command *TransitionCommand, keep bool) (kept *WorkI
 		return engine.queue.CommitCommand(ctx, &e.item, command)
 	})
 	return kept, err
-}
-
-// commitContext is a new context for a commit or release: it outlives the
-// caller's and is bounded by CommitTimeout. The first one lives in the
-// evaluation, for most settle with one call. Only who has the right to settle
-// may call it.
-func (e *evaluation[C]) commitContext() *lazyContext {
-	ctx := &e.commits
-	if ctx.parent != nil {
-		ctx = new(lazyContext)
-	}
-	ctx.parent, ctx.cause = e.pass.engine.commits, context.DeadlineExceeded
-	ctx.deadline = time.Now().Add(e.pass.engine.settings.CommitTimeout)
-	return ctx
 }
 
 // tally counts a command that was committed.
@@ -415,23 +283,18 @@ func (e *evaluation[C]) mayKeep(command *TransitionCommand, by origin) bool {
 }
 
 // carryOn is the evaluation of the item that a commit kept.
-func (e *evaluation[C]) carryOn(item *WorkItem, sentAt time.Time) *evaluation[C] {
+func (e *evaluation[C]) carryOn(item *WorkItem, sentAt time.Time) *service {
 	p := e.pass
 	next := &evaluation[C]{
-		pass: p, place: e.place,
+		pass:   p,
 		item:   *item,
 		sentAt: sentAt, claimedAt: e.claimedAt,
 		kept: e.kept + 1,
 	}
-	next.ctx.parent = &p.ctx
-	next.inside = true
-	p.engine.keeper.hold(&next.lease, next, sentAt)
-	p.mu.Lock()
-	p.served[e.place] = next
-	p.mu.Unlock()
+	p.replace(&e.service, &next.service, next, sentAt)
 	p.count(Stats{Claimed: 1})
 	p.engine.notify.claimed(&next.item, true)
-	return next
+	return &next.service
 }
 
 // revoke hands back a claim that a pause or cancel took away: no failure and no
@@ -450,7 +313,7 @@ func (e *evaluation[C]) handBack(cause error) {
 	if engine.releaser == nil {
 		return
 	}
-	ctx := e.commitContext()
+	ctx := e.settlementContext()
 	defer ctx.end()
 	err := guard("queue Release", func() error { return engine.releaser.Release(ctx, &e.item, errorText(cause)) })
 	// A lease that is lost already needs no release; any other error leaves the

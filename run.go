@@ -76,9 +76,7 @@ func (s *Supervisor[C]) Run(ctx context.Context) error {
 	base, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
 	engine.keeping = s.keeping
-	engine.loop = newLoop(&s.settings, s.record)
-	engine.live = make(map[*pass[C]]struct{})
-	engine.begin(base)
+	engine.begin(base, newLoop(&s.settings, s.record))
 
 	drained := make(chan struct{})
 	var watch sync.WaitGroup

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -69,7 +68,7 @@ func RunDuePass[C any](ctx context.Context, queue WorkQueue, registry *DriverReg
 	if idle {
 		return Stats{}, nil
 	}
-	engine.begin(ctx)
+	engine.begin(ctx, nil)
 	claimed := engine.claim(ctx, specIDs, engine.settings.ClaimBatch)
 	if len(claimed.items) == 0 {
 		return Stats{}, claimed.err
@@ -87,26 +86,13 @@ func RunDuePass[C any](ctx context.Context, queue WorkQueue, registry *DriverReg
 
 // engine is what RunDuePass and Supervisor.Run are made of.
 type engine[C any] struct {
+	crew
 	queue      WorkQueue
 	releaser   Releaser     // nil: the queue has no such ability
 	keeping    CommitKeeper // nil: none, or not wanted
 	registry   *DriverRegistry[C]
 	newContext func(context.Context) (C, error)
-	settings   Settings
 	notify     notifier
-
-	// commits outlives the cancellation of the caller's context.
-	commits context.Context
-	keeper  keeper
-	// items joins contexts being built and items being served; background joins
-	// timers and renewals, which end with the items.
-	items, background sync.WaitGroup
-	// loop is the long loop that the passes belong to; nil for a single pass.
-	loop *loop
-
-	mu sync.Mutex
-	// live are the passes of a long loop that have not ended.
-	live map[*pass[C]]struct{}
 }
 
 func newEngine[C any](queue WorkQueue, registry *DriverRegistry[C], settings Settings,
@@ -126,32 +112,11 @@ func newEngine[C any](queue WorkQueue, registry *DriverRegistry[C], settings Set
 	if err = errors.Join(append(missing, err)...); err != nil {
 		return nil, err
 	}
-	e := &engine[C]{queue: queue, registry: registry, newContext: newContext, settings: resolved}
+	e := &engine[C]{queue: queue, registry: registry, newContext: newContext}
+	e.settings = resolved
 	e.releaser, _ = queue.(Releaser)
 	e.notify = newNotifier(&e.settings)
 	return e, nil
-}
-
-// begin prepares the engine for passes under ctx.
-func (e *engine[C]) begin(ctx context.Context) {
-	e.commits = context.WithoutCancel(ctx)
-	e.keeper.begin(e.commits, &e.settings, &e.background)
-}
-
-// join waits for all that the engine started.
-func (e *engine[C]) join() {
-	e.items.Wait()
-	e.keeper.close()
-	e.background.Wait()
-}
-
-// interrupted tells every live pass that its context has ended.
-func (e *engine[C]) interrupted() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for pass := range e.live {
-		pass.interrupted()
-	}
 }
 
 // claimResult is what a claim gave.
@@ -197,12 +162,10 @@ func firstOfEach(items []WorkItem) []WorkItem {
 	})
 }
 
-// pass is the life of the items of one claim.
+// pass is a batch of instances and what their drivers share.
 type pass[C any] struct {
-	engine *engine[C]
-	// ctx ends evaluations, and with the pass.
-	ctx       lazyContext
-	ended     chan struct{} // closed when the last item is settled
+	batch
+	engine    *engine[C]
 	startedAt time.Time
 	claimErr  error // of the claim, beside its items
 
@@ -211,52 +174,33 @@ type pass[C any] struct {
 	value      C
 	contextErr error
 
-	mu sync.Mutex
-	// served holds, for each claimed item, its evaluation, or the latest one of
-	// a kept claim; nil once it has left its slot.
-	served []*evaluation[C]
-	next   int // the first item that is not begun
-	slots  int // evaluations at one time
-	// unfinished counts two halves of each item: its slot and its settlement,
-	// which end in either order.
-	unfinished int
-	stats      Stats
-	errored    []ItemError
+	// Guarded by mu.
+	stats   Stats
+	errored []ItemError
 }
 
-// newPass takes the claimed items into care: from here on their leases are
-// renewed. base ends evaluations.
+// newPass takes the claimed items into care. base ends their evaluations.
 func (e *engine[C]) newPass(base context.Context, claimed claimResult, slots int) *pass[C] {
 	p := &pass[C]{
 		engine:    e,
-		ended:     make(chan struct{}),
 		startedAt: claimed.sentAt,
 		claimErr:  claimed.err,
-		slots:     slots,
-		served:    make([]*evaluation[C], len(claimed.items)),
 		stats:     Stats{Claimed: len(claimed.items)},
-
-		unfinished: 2 * len(claimed.items),
 	}
-	p.ctx.parent = base
+	p.begin(&e.crew, p, base, len(claimed.items), slots)
 	for n := range claimed.items {
 		// Each has memory of its own, so that a slow item does not keep that of
 		// the others.
 		evaluation := &evaluation[C]{
-			pass: p, place: n,
+			pass:   p,
 			item:   claimed.items[n],
 			sentAt: claimed.sentAt, claimedAt: claimed.sentAt,
 		}
-		evaluation.ctx.parent = &p.ctx
-		p.served[n] = evaluation
-		e.keeper.hold(&evaluation.lease, evaluation, claimed.sentAt)
+		p.take(&evaluation.service, evaluation, claimed.sentAt)
 		e.notify.claimed(&evaluation.item, false)
 	}
 	if e.loop != nil {
 		e.loop.count(p.stats)
-		e.mu.Lock()
-		e.live[p] = struct{}{}
-		e.mu.Unlock()
 	}
 	return p
 }
@@ -276,12 +220,10 @@ func (p *pass[C]) open() {
 		if p.engine.loop != nil {
 			p.engine.loop.contextBuilt(err)
 		}
-		for range min(p.slots, len(p.served)) {
-			p.begin()
-		}
+		p.serve()
 	}()
-	if cause := context.Cause(&p.ctx); errors.Is(cause, ErrShutdown) {
-		err = cause
+	if p.shuttingDown() {
+		err = ErrShutdown
 		return
 	}
 	err = guard("context factory", func() (err error) {
@@ -290,69 +232,9 @@ func (p *pass[C]) open() {
 	})
 }
 
-// begin serves the next item, if there is one, in a goroutine that ends when the
-// item is settled or its driver, long abandoned, returns.
-func (p *pass[C]) begin() bool {
-	p.mu.Lock()
-	if p.next == len(p.served) {
-		p.mu.Unlock()
-		return false
-	}
-	evaluation := p.served[p.next]
-	p.next++
-	evaluation.inside = true
-	p.mu.Unlock()
-	p.engine.items.Add(1)
-	go evaluation.serve()
-	return true
-}
-
-// leave gives up the slot of an item, which goes to the next one or back to the
-// loop.
-func (p *pass[C]) leave(place int) {
-	defer p.engine.items.Done()
-	p.mu.Lock()
-	p.served[place] = nil
-	p.mu.Unlock()
-	if !p.begin() && p.engine.loop != nil {
-		p.engine.loop.freeSlots(1)
-	}
-	p.finishHalf()
-}
-
-// finishHalf notes that an item has left its slot, or that it is settled.
-func (p *pass[C]) finishHalf() {
-	p.mu.Lock()
-	p.unfinished--
-	last := p.unfinished == 0
-	p.mu.Unlock()
-	if last {
-		p.end()
-	}
-}
-
-// end closes the pass after its last item.
-func (p *pass[C]) end() {
-	p.ctx.end()
+// batchEnded closes the pass after its last item.
+func (p *pass[C]) batchEnded() {
 	p.engine.notify.passEnded(p.stats, p.err(), time.Since(p.startedAt))
-	if p.engine.loop != nil {
-		p.engine.mu.Lock()
-		delete(p.engine.live, p)
-		p.engine.mu.Unlock()
-	}
-	close(p.ended)
-}
-
-// interrupted is called when the pass's context has ended: drivers that ignore
-// that are abandoned in time. Items that begin later find it ended.
-func (p *pass[C]) interrupted() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, evaluation := range p.served {
-		if evaluation != nil {
-			evaluation.expectReturn()
-		}
-	}
 }
 
 // count adds to the stats of the pass and of its loop.

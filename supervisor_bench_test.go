@@ -121,4 +121,3 @@ func BenchmarkRunDuePass(b *testing.B) {
 		})
 	}
 }
-
