@@ -148,7 +148,9 @@ func (s *Supervisor[C]) claimUntilDone(ctx, base context.Context, engine *engine
 		case idle || s.waiter == nil:
 			loop.sleep(ctx, lengthened(loop.poll), loop.poked)
 		default:
-			s.awaitDue(ctx, engine, specIDs, fruitless)
+			if !s.awaitDue(ctx, engine, specIDs, fruitless) {
+				fruitless = 0
+			}
 		}
 	}
 }
@@ -170,9 +172,10 @@ func (s *Supervisor[C]) claim(ctx context.Context, engine *engine[C], specIDs []
 // that it lost costs no more.
 const waiterFallback = 10
 
-// awaitDue blocks until the queue says that a claim is worth trying. A waiter
-// that wakes again and again for nothing is slowed down.
-func (s *Supervisor[C]) awaitDue(ctx context.Context, engine *engine[C], specIDs []string, fruitless int) {
+// awaitDue blocks until the queue says that a claim is worth trying, which it
+// reports, or for as long as a waiter is trusted. A waiter that wakes again and
+// again for nothing, fruitless times in a row, is slowed down.
+func (s *Supervisor[C]) awaitDue(ctx context.Context, engine *engine[C], specIDs []string, fruitless int) (woken bool) {
 	loop := engine.loop
 	startedAt := time.Now()
 	limited, cancel := context.WithTimeout(ctx, lengthened(waiterFallback*loop.poll))
@@ -180,11 +183,14 @@ func (s *Supervisor[C]) awaitDue(ctx context.Context, engine *engine[C], specIDs
 	err := join("queue WaitDue", func() error { return s.waiter.WaitDue(limited, specIDs) })
 	switch {
 	case ctx.Err() != nil || limited.Err() != nil:
+		return false
 	case err != nil:
 		engine.notify.problem("wait failed", err)
 		loop.sleep(ctx, lengthened(loop.poll), loop.poked)
+		return false
 	case fruitless > 1:
 		gap := growingDelay(time.Millisecond, loop.poll, fruitless-2)
 		loop.sleep(ctx, gap-time.Since(startedAt), nil)
 	}
+	return true
 }
