@@ -50,7 +50,7 @@ A-1010  failed  no postage to country "AT-LANTIS"
 func TestPaceSlowsEveryStep(t *testing.T) {
 	status, stdout, _ := runOn(t, strings.NewReader(`{"id":"a","country":"NL","cents":1}`), "-pace", "30m", "-")
 	require.Equal(t, exitFine, status)
-	require.Regexp(t, `1 orders in 540\d\.\ds, 0 retries: all as expected`, stdout)
+	require.Contains(t, stdout, "1 orders in 5400.0s, 0 retries: all as expected")
 }
 
 func TestInputsOfAllKinds(t *testing.T) {
