@@ -65,10 +65,13 @@ func commitCases() []testCase {
 			topic: "commit", name: "reschedule",
 			rule: "Reschedule evaluates the instance again at its instant by the store's clock",
 			run: func(x *trial) {
-				x.due("a")
-				item := x.claimOne()
-				at := x.soon()
-				x.step(&item, `1`, supervisor.Reschedule{At: at})
+				var at time.Time
+				x.timely(func(soon time.Time) {
+					at = soon
+					x.due("a")
+					item := x.claimOne()
+					x.step(&item, `1`, supervisor.Reschedule{At: at})
+				})
 				again := x.claimOne()
 				if again.ClaimedAt.Before(at) {
 					x.Errorf("claimed again at %v, before %v", again.ClaimedAt, at)

@@ -24,9 +24,12 @@ func deliverCases() []testCase {
 			topic: "deliver", name: "due-later",
 			rule: "a delivery falls due at dueAt by the queue's clock, and pulls the due time to it",
 			run: func(x *trial) {
-				x.add(x.instance("a"), x.now().Add(far))
-				due := x.soon()
-				x.deliver("a", note("w"), due)
+				var due time.Time
+				x.timely(func(at time.Time) {
+					due = at
+					x.add(x.instance("a"), x.now().Add(far))
+					x.deliver("a", note("w"), due)
+				})
 				item := x.claimOne()
 				if item.ClaimedAt.Before(due) || !item.ScheduledAt.Equal(due) {
 					x.Errorf("claimed at %v as scheduled at %v, want %v", item.ClaimedAt, item.ScheduledAt, due)

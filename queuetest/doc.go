@@ -1,5 +1,6 @@
 // Package queuetest proves queues: a suite of cases, one for each rule that the
-// interfaces of package supervisor state.
+// interfaces of package supervisor state, and a wrapper that makes any queue
+// fail on purpose.
 //
 // # Adopting it
 //
@@ -46,4 +47,10 @@
 // loss of power. Cost: that claims stay cheap with a million waiting instances.
 // Behaviour of the store under faults that [Queue.FailWrite] does not inject.
 // Rare interleavings: run it with -race and -count.
+//
+// # Making queues fail
+//
+// [Faults] wraps a queue for your own tests: it fails, delays, drops or panics
+// calls, or applies them and loses the answer, by a plan or at random with a
+// seed.
 package queuetest

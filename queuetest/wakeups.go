@@ -41,14 +41,16 @@ func wakeupCases() []testCase {
 			topic: "wakeups", name: "due-order", needs: instances,
 			rule: "a claim holds the wakeups that are due first: in order of due time, then of arrival",
 			run: func(x *trial) {
-				instance := x.instance("a")
-				x.add(instance, x.now().Add(far))
-				due := x.soon()
-				x.deliver("a", note("third"), due.Add(2*time.Millisecond))
-				x.deliver("a", note("z-first"), due)
-				x.deliver("a", note("second"), due.Add(time.Millisecond))
-				x.deliver("a", note("a-first"), due)
-				x.sleep(x.Lease + 10*poll)
+				var last time.Time
+				x.timely(func(due time.Time) {
+					last = due.Add(3*time.Millisecond + poll)
+					x.add(x.instance("a"), x.now().Add(far))
+					x.deliver("a", note("third"), due.Add(2*time.Millisecond))
+					x.deliver("a", note("z-first"), due)
+					x.deliver("a", note("second"), due.Add(time.Millisecond))
+					x.deliver("a", note("a-first"), due)
+				})
+				x.until("all are due", func() bool { return x.now().After(last) })
 				item := x.claimOne()
 				equalList(x, "the ids of the wakeups", wakeupIDs(&item), []string{"z-first", "a-first", "second", "third"})
 			},
@@ -289,9 +291,7 @@ func wakeupsBounded(x *trial) {
 }
 
 func wakeupsBacklog(x *trial) {
-	x.add(x.instance("a"), x.now().Add(far))
 	const timers = 576 // one in five minutes, for two days
-	due := x.soon()
 	wakeups := make([]supervisor.Wakeup, timers)
 	want := make([]string, timers)
 	for n := range wakeups {
@@ -299,8 +299,14 @@ func wakeupsBacklog(x *trial) {
 		wakeups[n] = supervisor.Wakeup{ID: fmt.Sprintf("t%03d", (n*7)%timers), Kind: "timer"}
 		want[n] = wakeups[n].ID
 	}
-	x.deliverMany("a", wakeups, func(n int) time.Time { return due.Add(time.Duration(n) * time.Millisecond) })
-	x.until("all timers are due", func() bool { return x.now().After(due.Add(timers * time.Millisecond)) })
+	var last time.Time
+	x.timely(func(at time.Time) {
+		x.add(x.instance("a"), x.now().Add(2*far))
+		due := func(n int) time.Time { return at.Add(time.Duration(n) * time.Microsecond) }
+		x.deliverMany("a", wakeups, due)
+		last = due(timers)
+	})
+	x.until("all timers are due", func() bool { return x.now().After(last.Add(poll)) })
 	item := x.claimOne()
 	equalList(x, "the timers of the first claim", wakeupIDs(&item), want)
 	x.fail(&item, "failed", item.ClaimedAt)
