@@ -8,14 +8,7 @@ import (
 )
 
 func TestMemoryWorkQueueConforms(t *testing.T) {
-	queuetest.RunInBubbles(t, func(t *testing.T) queuetest.Queue {
-		return queuetest.Queue{WorkQueue: supervisor.NewMemoryWorkQueue()}
-	})
-}
-
-// In real time the cases share one queue and run side by side.
-func TestMemoryWorkQueueConformsUnderLoad(t *testing.T) {
-	queuetest.Run(t, func(t *testing.T) queuetest.Queue {
+	queuetest.RunInBubbles(t, func(*testing.T) queuetest.Queue {
 		return queuetest.Queue{WorkQueue: supervisor.NewMemoryWorkQueue()}
 	})
 }

@@ -260,9 +260,9 @@ func (s *memSchedule) next(specIDs []string) *memLane {
 		}
 		first := spec.awake.top()
 		tenant := first.value.tenant
-		switch {
-		case tenant.served > first.key:
-			spec.awake.put(&first.value.awakePlace, first.value, tenant.served, 0)
+		switch turn := tenant.turn(); {
+		case turn > first.key:
+			spec.awake.put(&first.value.awakePlace, first.value, turn, first.seq)
 		case first.key > best.key:
 			s.wanted.put(&spec.wantedPlace, spec, first.key, first.seq)
 		default:

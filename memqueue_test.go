@@ -111,16 +111,13 @@ func TestMemoryLifeOfAnInstance(t *testing.T) {
 	})
 }
 
-func TestMemoryTenantsTakeTurns(t *testing.T) {
-	q := NewMemoryWorkQueue()
-	for _, id := range []string{"a1", "a2", "a3", "a4"} {
-		q.Push(memItem(id))
+// memEvents reads the whole history of an instance.
+func memEvents(t *testing.T, q *MemoryWorkQueue, tenantID, instanceID string) []Event {
+	t.Helper()
+	var events []Event
+	for event, err := range q.History(t.Context(), tenantID, instanceID) {
+		require.NoError(t, err)
+		events = append(events, event)
 	}
-	for _, id := range []string{"b1", "b2"} {
-		item := memItem(id)
-		item.TenantID = "t2"
-		q.Push(item)
-	}
-	require.Equal(t, []string{"a1", "b1", "a2"}, memIDs(memClaim(t, q, 3)))
-	require.Equal(t, []string{"b2", "a3", "a4"}, memIDs(memClaim(t, q, 9)), "t1 was served last")
+	return events
 }
