@@ -61,19 +61,20 @@ func (e *evaluation[C]) performed() {
 }
 
 // decide takes the item through pins, admission, resolution and driver.
-func (e *evaluation[C]) decide() (command TransitionCommand, err error) {
+func (e *evaluation[C]) decide() (TransitionCommand, error) {
 	if e.pass.contextErr != nil {
 		return TransitionCommand{}, fmt.Errorf("context: %w", e.pass.contextErr)
 	}
 	if cause := context.Cause(&e.ctx); cause != nil {
 		return TransitionCommand{}, fmt.Errorf("not evaluated: %w", cause)
 	}
-	e.limited(e.pass.engine.settings.EvaluationTimeout, ErrEvaluationTimeout, func(ctx context.Context) {
-		if command, err = e.consult(ctx); err != nil {
-			err = explained(ctx, soundError(err))
-		}
-	})
-	return command, err
+	ctx, free := e.limited(e.pass.engine.settings.EvaluationTimeout, ErrEvaluationTimeout)
+	defer free()
+	command, err := e.consult(ctx)
+	if err != nil {
+		return TransitionCommand{}, explained(ctx, soundError(err))
+	}
+	return command, nil
 }
 
 // consult asks all foreign code that has a say in the evaluation.

@@ -263,15 +263,13 @@ func (s *service) turn() (next *service) {
 	return nil
 }
 
-// limited runs a call under the context of the service, ended with a cause
-// after a timeout; 0 is none.
-func (s *service) limited(timeout time.Duration, cause error, call func(ctx context.Context)) {
+// limited returns the context of the service, ended with a cause after a
+// timeout (0: none), and what frees it.
+func (s *service) limited(timeout time.Duration, cause error) (ctx context.Context, free func()) {
 	if timeout <= 0 {
-		call(&s.ctx)
-		return
+		return &s.ctx, func() {}
 	}
 	ctx, cancel := context.WithTimeoutCause(&s.ctx, timeout, cause)
-	defer cancel()
 	background := &s.batch.crew.background
 	background.Add(1)
 	unwatch := context.AfterFunc(ctx, func() {
@@ -280,12 +278,12 @@ func (s *service) limited(timeout time.Duration, cause error, call func(ctx cont
 		defer s.batch.mu.Unlock()
 		s.expectReturn()
 	})
-	defer func() {
+	return ctx, func() {
 		if unwatch() {
 			background.Done()
 		}
-	}()
-	call(ctx)
+		cancel()
+	}
 }
 
 // returned notes that foreign code is back; false if it was abandoned before.
