@@ -34,6 +34,7 @@ type broken struct {
 	zeroRowsFine      bool // takes no row for success
 	renewIsNothing    bool // renews nothing
 	renewFromEnd      bool // extends from the old end
+	anyWorker         bool // renews for any worker that knows the version
 	anyDuration       bool // takes any duration
 	renewEpochIgnored bool // renews under stale epochs
 
@@ -46,6 +47,7 @@ type broken struct {
 	notAtomic        bool // leaves half of a refused commit
 	notAtomicOnFault bool // leaves half of a commit whose write failed
 	epochsFirst      bool // checks epochs before versions
+	epochsLast       bool // checks epochs after the intents
 
 	// Keys.
 	keysIgnored       bool // knows no delivery keys
@@ -209,6 +211,7 @@ func TestBrokenQueuesAreCaught(t *testing.T) {
 		{"takes no row for success", "renew/unknown", func(b *broken) { b.zeroRowsFine = true }},
 		{"renews nothing", "renew/extends", func(b *broken) { b.renewIsNothing = true }},
 		{"extends from the old end", "renew/new-end", func(b *broken) { b.renewFromEnd = true }},
+		{"renews for any worker that knows the version", "renew/other-worker", func(b *broken) { b.anyWorker = true }},
 		{"takes any duration", "renew/duration", func(b *broken) { b.anyDuration = true }},
 		{"renews under stale epochs", "renew/paused", func(b *broken) { b.renewEpochIgnored = true }},
 		{"compares no lease version", "fencing/frozen-holder", func(b *broken) { b.noFence = true }},
@@ -219,6 +222,7 @@ func TestBrokenQueuesAreCaught(t *testing.T) {
 		{"leaves half of a refused commit", "refusal/known-intent", func(b *broken) { b.notAtomic = true }},
 		{"leaves half of a commit whose write failed", "atomicity/commit", func(b *broken) { b.notAtomicOnFault = true }},
 		{"checks epochs before versions", "refusal/state-before-epochs", func(b *broken) { b.epochsFirst = true }},
+		{"checks epochs after the intents", "refusal/epochs-before-intents", func(b *broken) { b.epochsLast = true }},
 		{"knows no delivery keys", "keys/lost-acknowledgement", func(b *broken) { b.keysIgnored = true }},
 		{"takes another digest for a repeat", "keys/other-digest", func(b *broken) { b.digestIgnored = true }},
 		{"does not tell what collided", "keys/other-digest", func(b *broken) { b.plainConflict = true }},

@@ -356,6 +356,22 @@ func refusalCases() []testCase {
 			},
 		},
 		{
+			topic: "refusal", name: "epochs-before-intents", needs: instances,
+			rule: "the epochs are checked before the intents are compared with those that the instance has",
+			run: func(x *trial) {
+				x.due("a")
+				first := x.claimOne()
+				command := x.command(&first, `1`, supervisor.Continue{})
+				command.ActionIntents = []supervisor.ActionIntent{x.intent(&first, "i")}
+				x.commit(&first, command)
+				item := x.claimOne()
+				x.check(x.Instances.Cancel(x.ctx, x.tenant, "a"), "Cancel")
+				command = x.command(&item, `2`, supervisor.Continue{})
+				command.ActionIntents = []supervisor.ActionIntent{x.intent(&item, "i")}
+				x.want(x.tryCommit(&item, &command), supervisor.ErrEpochStale, "commit with a known intent id under a stale epoch")
+			},
+		},
+		{
 			topic: "refusal", name: "known-intent",
 			rule: "an intent id that the instance already has is ErrCommandRejected, and nothing is applied",
 			run: func(x *trial) {

@@ -49,9 +49,7 @@ func keepCases() []testCase {
 					x.Fatalf("CommitAndKeep kept nothing though the instance is due again at once")
 				}
 				s := x.get("a")
-				if !s.LeaseEndsAt.Equal(next.ClaimedAt.Add(2 * held)) {
-					x.Errorf("the lease of %v from %v ends at %v", 2*held, next.ClaimedAt, s.LeaseEndsAt)
-				}
+				x.leaseEnds(next.ClaimedAt, s.LeaseEndsAt, 2*held)
 				equal(x, "LeaseOwner", s.LeaseOwner, worker)
 				equal(x, "the number of events", len(x.history("a")), 1)
 			},

@@ -120,6 +120,22 @@ func lifecycleCases() []testCase {
 			},
 		},
 		{
+			topic: "lifecycle", name: "failed-timer-does-not-end",
+			rule: "a commit that consumes a lifecycle timer but fails does not end the instance",
+			run: func(x *trial) {
+				x.living("a", supervisor.LifecyclePolicy{ExpiresAt: x.soon()}, x.now().Add(far))
+				item := x.claimOne()
+				command := x.command(&item, `1`, supervisor.Failed{Reason: "failed", RetryAt: item.ClaimedAt})
+				command.Outcome.Triggered = true
+				command.ConsumedWakeups = []string{"lifecycle:expired"}
+				x.commit(&item, command)
+				again := x.claimOne()
+				equalList(x, "the ids of the wakeups", wakeupIDs(&again), []string{})
+				x.step(&again, `2`, supervisor.Continue{})
+				x.claimOne()
+			},
+		},
+		{
 			topic: "lifecycle", name: "drain",
 			rule: "before its DrainDeadline an expired instance goes on draining after it consumed lifecycle:expired",
 			run: func(x *trial) {

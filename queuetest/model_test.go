@@ -412,7 +412,7 @@ func (m *model) Renew(ctx context.Context, lease supervisor.Lease) error {
 	if r == nil || r.leaseEnd.IsZero() || (!r.leaseEnd.After(now) && !m.revives) {
 		return fmt.Errorf("model: renew %q: %w", lease.InstanceID, supervisor.ErrLeaseLost)
 	}
-	holder := lease.Version == r.leaseVersion
+	holder := lease.Version == r.leaseVersion && (lease.WorkerID == r.leaseOwner || m.anyWorker)
 	if m.nameAsFence {
 		holder = lease.WorkerID == r.leaseOwner
 	}
@@ -522,6 +522,11 @@ func (m *model) fence(r *modelRow, item *supervisor.WorkItem, command *superviso
 		},
 		func() error {
 			tenant := m.tenant(r.instance.TenantID)
+			for _, intent := range command.ActionIntents {
+				if _, known := r.intents[intent.ID]; known && m.epochsLast {
+					return supervisor.ErrCommandRejected
+				}
+			}
 			if !m.epochIgnored && (item.ControlEpochs.Tenant != tenant.epoch && !m.tenantEpochIgnored || item.ControlEpochs.Instance != r.epoch) {
 				return supervisor.ErrEpochStale
 			}

@@ -68,6 +68,19 @@ func renewCases() []testCase {
 			},
 		},
 		{
+			topic: "renew", name: "other-worker",
+			rule: "only the worker that holds the lease version may renew: another one that knows the version gets ErrLeaseLost",
+			run: func(x *trial) {
+				x.due("a")
+				item := x.claimOne()
+				before := x.look(&item)
+				wrong := lease(&item, 9*held)
+				wrong.WorkerID = "worker-2"
+				x.want(x.Renew(x.ctx, wrong), supervisor.ErrLeaseLost, "Renew by another worker")
+				x.same(&item, before, "a renewal by another worker")
+			},
+		},
+		{
 			topic: "renew", name: "unknown",
 			rule: "renewing an unknown instance is ErrLeaseLost",
 			run: func(x *trial) {
