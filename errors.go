@@ -170,8 +170,10 @@ func join(op string, call func() error) error {
 	return <-result
 }
 
-// soundError replaces a nil pointer in an error's clothes, whose methods may
-// panic, by an error that says so.
+// soundError makes an error that can be asked and printed of one that cannot:
+// of a nil pointer in an error's clothes, and of one that wraps such a pointer
+// or whose own methods panic. All errors of foreign code go through it, so that
+// nobody after it needs to be careful.
 func soundError(err error) error {
 	if err == nil {
 		return nil
@@ -179,8 +181,30 @@ func soundError(err error) error {
 	if value := reflect.ValueOf(err); value.Kind() == reflect.Pointer && value.IsNil() {
 		return fmt.Errorf("a nil %T was returned as an error", err)
 	}
+	if !answers(err) {
+		return errors.New(errorText(err))
+	}
 	return err
 }
+
+// answers reports whether the methods of an error, and of all that it wraps, can
+// be called.
+func answers(err error) (sound bool) {
+	defer func() {
+		if recover() != nil {
+			sound = false
+		}
+	}()
+	_ = err.Error()
+	// Neither can be found, so that the whole tree is walked.
+	var nobody *nobodyError
+	return !errors.Is(err, nobody) && !errors.As(err, &nobody)
+}
+
+// nobodyError is never returned by anybody.
+type nobodyError struct{}
+
+func (*nobodyError) Error() string { return "" }
 
 // errorText is the text of any error, also of one whose Error method panics.
 func errorText(err error) (text string) {

@@ -199,7 +199,9 @@ func (e *evaluation[C]) commit(command *TransitionCommand, by origin) (next *ser
 	answered := false
 	defer func() {
 		if !answered {
-			p.commitErred(&e.item, &PanicError{Op: "queue CommitCommand"})
+			err := &PanicError{Op: "queue CommitCommand"}
+			p.commitErred(&e.item, err)
+			p.engine.notify.committed(&e.item, command, err)
 		}
 	}()
 	sentAt := time.Now()

@@ -338,7 +338,7 @@ func TestFailedCompilesAreNotKept(t *testing.T) {
 	}{
 		"error":                {func() (Driver[int], error) { return nil, refused }, "compile: refused"},
 		"error beside driver":  {func() (Driver[int], error) { return &stepProgram[int]{}, refused }, "compile: refused"},
-		"unprintable error":    {func() (Driver[int], error) { return nil, unprintable{} }, "compiler panicked: "},
+		"unprintable error":    {func() (Driver[int], error) { return nil, unprintable{} }, "whose Error method panicked"},
 		"typed nil error":      {func() (Driver[int], error) { return nil, (*nilError)(nil) }, "a nil *supervisor.nilError was returned as an error"},
 		"no driver":            {func() (Driver[int], error) { return nil, nil }, "a nil driver (<nil>)"},
 		"typed nil driver":     {func() (Driver[int], error) { return (*stepProgram[int])(nil), nil }, "a nil driver (*supervisor.stepProgram[int])"},

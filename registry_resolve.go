@@ -40,7 +40,7 @@ func (r *DriverRegistry[C]) resolve(ctx context.Context, queue WorkQueue, item *
 	}
 	if err != nil {
 		return nil, fmt.Errorf("supervisor: load revision %d with digest %q of definition %q: %w",
-			item.WorkflowRevision, shorten(item.WorkflowRevisionDigest), shorten(item.DefinitionID), err)
+			item.WorkflowRevision, shorten(item.WorkflowRevisionDigest), shorten(item.DefinitionID), soundError(err))
 	}
 	return state.resolveRevision(ctx, item, revision)
 }
