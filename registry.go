@@ -217,7 +217,7 @@ func introduce[C any](driver Driver[C]) (name string, specIDs []string, err erro
 		return "", nil, &DriverError{Driver: fmt.Sprintf("%T", driver), Reason: err.Error(), Err: err}
 	}
 	err = guard("SpecIDs", func() error {
-		specIDs = slices.Clone(driver.SpecIDs())
+		specIDs = driver.SpecIDs()
 		return nil
 	})
 	if err != nil {

@@ -92,20 +92,27 @@ func setDigest(r *Revision) (err error) {
 
 func TestTheCacheKeepsNoMemoryOfItsCallers(t *testing.T) {
 	registry, compiler := newStepRegistry(t)
-	revision := opaqueRevision()
 	item := claimOf(t, opaqueRevision())
-	first, err := registry.ResolveRevision(t.Context(), item, revision)
-	require.NoError(t, err)
-
-	copy(revision.Spec, "[]                                              ")
-	revision.Capabilities[0].ID = "chat"
-	revision.ExpressionVersions["add"] = "2"
-	revision.ExpressionVersions["new"] = "1"
-
-	again, err := registry.ResolveRevision(t.Context(), item, opaqueRevision())
-	require.NoError(t, err)
-	require.Same(t, first, again)
-	require.EqualValues(t, 1, compiler.compiles.Load())
+	changes := map[string]func(*Revision){
+		"spec":       func(r *Revision) { copy(r.Spec, "[]                                              ") },
+		"pins":       func(r *Revision) { r.Capabilities[0].ContentDigest = "m2" },
+		"expression": func(r *Revision) { r.ExpressionVersions["new"] = "1" },
+	}
+	for name, change := range changes {
+		t.Run(name, func(t *testing.T) {
+			revision := opaqueRevision()
+			registry.UseCompiler(compiler)
+			first, err := registry.ResolveRevision(t.Context(), item, revision)
+			require.NoError(t, err)
+			change(revision)
+			_, err = registry.ResolveRevision(t.Context(), item, revision)
+			require.Error(t, err)
+			again, err := registry.ResolveRevision(t.Context(), item, opaqueRevision())
+			require.NoError(t, err)
+			require.Same(t, first, again)
+		})
+	}
+	require.EqualValues(t, len(changes), compiler.compiles.Load())
 }
 
 // vandal changes the revision that it compiles.
@@ -123,13 +130,17 @@ func TestTheCacheSharesNoMemoryWithItsCompiler(t *testing.T) {
 	registry, compiler := NewDriverRegistry[int](), &vandal{}
 	registry.UseCompiler(compiler)
 	revision := opaqueRevision()
+	require.NoError(t, setDigest(revision))
+	before := cloneRevision(revision)
 	item := claimOf(t, revision)
+	queue := &revisionQueue{revision: revision}
 	for range 3 {
-		_, err := registry.ResolveRevision(t.Context(), item, revision)
+		_, err := registry.resolve(t.Context(), queue, item)
 		require.NoError(t, err)
-		require.Equal(t, opaqueRevision(), revision)
 	}
+	require.Equal(t, before, revision)
 	require.EqualValues(t, 1, compiler.compiles.Load())
+	require.EqualValues(t, 1, queue.loads.Load(), "what is compared with the claim is unharmed")
 }
 
 func TestAHitIsFoundInAnyNotation(t *testing.T) {
@@ -529,13 +540,16 @@ func TestAbandonedCompilesAreBounded(t *testing.T) {
 }
 
 func TestAnEndedContextStartsNoCompile(t *testing.T) {
-	registry, compiler := newStepRegistry(t)
-	revision := opaqueRevision()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := registry.ResolveRevision(ctx, claimOf(t, revision), revision)
-	require.ErrorIs(t, err, context.Canceled)
-	require.Zero(t, compiler.compiles.Load())
+	synctest.Test(t, func(t *testing.T) {
+		registry, compiler := newStepRegistry(t)
+		revision := opaqueRevision()
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_, err := registry.ResolveRevision(ctx, claimOf(t, revision), revision)
+		require.ErrorIs(t, err, context.Canceled)
+		synctest.Wait()
+		require.Zero(t, compiler.compiles.Load())
+	})
 }
 
 // While the content of a digest is being compiled, a claim of other content

@@ -286,6 +286,12 @@ func TestResolveRevisionChecksRevisionAndClaim(t *testing.T) {
 		"other ABI":            {claim: func(w *WorkItem) { w.KernelABIVersion = "2" }, want: `KernelABIVersion is "1", claimed was "2"`},
 		"invalid claim":        {claim: func(w *WorkItem) { w.RunID = "run" }, want: `RunID "run"`},
 		"claim without digest": {claim: func(w *WorkItem) { w.WorkflowRevisionDigest = "" }, want: "WorkflowRevisionDigest is blank"},
+		"revision of another spec": {revision: func(r *Revision) { r.SpecID, r.ContentDigest = "other", "mine" },
+			claim: func(w *WorkItem) { w.WorkflowRevisionDigest = "mine" }, want: `SpecID is "other", claimed was "spec"`},
+		"revision with another ABI": {revision: func(r *Revision) { r.KernelABIVersion, r.ContentDigest = "kernel-abi-1", "mine" },
+			claim: func(w *WorkItem) { w.WorkflowRevisionDigest = "mine" }, want: `KernelABIVersion is "kernel-abi-1", claimed was "1"`},
+		"revision with pins": {revision: func(r *Revision) { r.Capabilities, r.ContentDigest = []CapabilityPin{{"mail", "1", "m1"}}, "mine" },
+			claim: func(w *WorkItem) { w.WorkflowRevisionDigest = "mine" }, want: "Capabilities are [mail@1#m1], claimed were []"},
 		"unknown ABI": {
 			revision: func(r *Revision) { r.KernelABIVersion, r.ContentDigest = "2", "mine" },
 			claim:    func(w *WorkItem) { w.KernelABIVersion, w.WorkflowRevisionDigest = "2", "mine" },
@@ -293,20 +299,53 @@ func TestResolveRevisionChecksRevisionAndClaim(t *testing.T) {
 		},
 	}
 	for name, test := range tests {
+		for _, compiled := range []int64{0, 1} {
+			t.Run(fmt.Sprintf("%s/compiled=%d", name, compiled), func(t *testing.T) {
+				registry, compiler := newStepRegistry(t)
+				revision := stepRevision(t, "spec", addSpec)
+				item := claimOf(t, revision)
+				if compiled > 0 {
+					_, err := registry.ResolveRevision(t.Context(), item, revision)
+					require.NoError(t, err)
+				}
+				if test.revision != nil {
+					test.revision(revision)
+				}
+				if test.claim != nil {
+					test.claim(item)
+				}
+				_, err := registry.ResolveRevision(t.Context(), item, revision)
+				require.ErrorContains(t, err, test.want)
+				require.Equal(t, test.noDriver, errors.Is(err, errNoDriver))
+				require.Equal(t, compiled, compiler.compiles.Load())
+			})
+		}
+	}
+}
+
+// What a queue loads for a claim is compared in full, also where the claim is a hit.
+func TestAHitIsComparedWithTheLoadedRevision(t *testing.T) {
+	for name, change := range map[string]func(*Revision){
+		"definition":   func(r *Revision) { r.DefinitionID = "other" },
+		"number":       func(r *Revision) { r.Revision = 2 },
+		"spec id":      func(r *Revision) { r.SpecID = "other" },
+		"spec":         func(r *Revision) { r.Spec = json.RawMessage(`{"steps": [{"op": "add"}]}`) },
+		"digest":       func(r *Revision) { r.ContentDigest = "other" },
+		"ABI":          func(r *Revision) { r.KernelABIVersion = "kernel-abi-1" },
+		"pins":         func(r *Revision) { r.Capabilities[0].ContentDigest = "m2" },
+		"expressions":  func(r *Revision) { r.ExpressionVersions["new"] = "1" },
+		"dependencies": func(r *Revision) { r.DependencySetDigest = "other" },
+	} {
 		t.Run(name, func(t *testing.T) {
 			registry, compiler := newStepRegistry(t)
-			revision := stepRevision(t, "spec", addSpec)
-			item := claimOf(t, revision)
-			if test.revision != nil {
-				test.revision(revision)
-			}
-			if test.claim != nil {
-				test.claim(item)
-			}
-			_, err := registry.ResolveRevision(t.Context(), item, revision)
-			require.ErrorContains(t, err, test.want)
-			require.Equal(t, test.noDriver, errors.Is(err, errNoDriver))
-			require.Zero(t, compiler.compiles.Load())
+			item := claimOf(t, opaqueRevision())
+			queue := &revisionQueue{revision: opaqueRevision()}
+			_, err := registry.resolve(t.Context(), queue, item)
+			require.NoError(t, err)
+			change(queue.revision)
+			_, err = registry.resolve(t.Context(), queue, item)
+			require.Error(t, err)
+			require.EqualValues(t, 1, compiler.compiles.Load())
 		})
 	}
 }
