@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 )
@@ -299,7 +298,7 @@ func (q *MemoryWorkQueue) PublishRevision(ctx context.Context, tenantID string, 
 	if tenant.revisions == nil {
 		tenant.revisions = make(map[memRevisionKey]memRevision)
 	}
-	tenant.revisions[key] = memRevision{revision: copyRevision(revision), content: content}
+	tenant.revisions[key] = memRevision{revision: revision.clone(), content: content}
 	return nil
 }
 
@@ -313,19 +312,11 @@ func (q *MemoryWorkQueue) LoadRevision(ctx context.Context, item *WorkItem) (*Re
 	if tenant := q.tenants[item.TenantID]; tenant != nil {
 		published, ok := tenant.revisions[memRevisionKey{definitionID: item.DefinitionID, revision: item.WorkflowRevision}]
 		if ok && published.revision.ContentDigest == item.WorkflowRevisionDigest {
-			return copyRevision(published.revision), nil
+			return published.revision.clone(), nil
 		}
 	}
 	return nil, fmt.Errorf("supervisor: revision %d of %q with digest %q: %w",
 		item.WorkflowRevision, shorten(item.DefinitionID), shorten(item.WorkflowRevisionDigest), ErrRevisionUnavailable)
-}
-
-func copyRevision(r *Revision) *Revision {
-	revision := *r
-	revision.Spec = bytes.Clone(r.Spec)
-	revision.Capabilities = slices.Clone(r.Capabilities)
-	revision.ExpressionVersions = maps.Clone(r.ExpressionVersions)
-	return &revision
 }
 
 func notFound(tenantID, instanceID string) error {

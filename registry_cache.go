@@ -158,7 +158,7 @@ func (c *revisionCache[C]) resolve(ctx context.Context, tenantID string, revisio
 			return nil, err
 		}
 	}
-	driver, err := c.compile(ctx, key, content, bare, cloneRevision(revision))
+	driver, err := c.compile(ctx, key, content, bare, revision.clone())
 	if err != nil {
 		return nil, fmt.Errorf("supervisor: revision %d with digest %q of definition %q: %w",
 			revision.Revision, shorten(revision.ContentDigest), shorten(revision.DefinitionID), err)
@@ -184,7 +184,7 @@ func (c *revisionCache[C]) prewarm(ctx context.Context, specID string, spec json
 	if err != nil {
 		return err
 	}
-	_, err = c.compile(ctx, prewarmKey(specID), content, "", cloneRevision(revision))
+	_, err = c.compile(ctx, prewarmKey(specID), content, "", revision.clone())
 	return err
 }
 
@@ -295,7 +295,7 @@ func (c *revisionCache[C]) run(ctx context.Context, f *flight[C]) {
 		}
 	}()
 	// The compiler may change what it is given.
-	f.driver, f.err = callCompiler(ctx, c.compiler, cloneRevision(f.source))
+	f.driver, f.err = callCompiler(ctx, c.compiler, f.source.clone())
 }
 
 // callCompiler contains panics. What it returns is a driver, or an error that
@@ -315,13 +315,4 @@ func callCompiler[C any](ctx context.Context, compiler Compiler[C], revision *Re
 		return nil, fmt.Errorf("the compiler returned a nil driver (%T)", driver)
 	}
 	return driver, nil
-}
-
-// cloneRevision returns a deep copy.
-func cloneRevision(r *Revision) *Revision {
-	revision := *r
-	revision.Spec = slices.Clone(r.Spec)
-	revision.Capabilities = slices.Clone(r.Capabilities)
-	revision.ExpressionVersions = maps.Clone(r.ExpressionVersions)
-	return &revision
 }

@@ -131,7 +131,7 @@ func TestTheCacheSharesNoMemoryWithItsCompiler(t *testing.T) {
 	registry.UseCompiler(compiler)
 	revision := opaqueRevision()
 	require.NoError(t, setDigest(revision))
-	before := cloneRevision(revision)
+	before := revision.clone()
 	item := claimOf(t, revision)
 	queue := &revisionQueue{revision: revision}
 	for range 3 {
@@ -150,14 +150,14 @@ func TestAHitIsFoundInAnyNotation(t *testing.T) {
 	first, err := registry.ResolveRevision(t.Context(), claimOf(t, revision), revision)
 	require.NoError(t, err)
 
-	rewritten := cloneRevision(revision)
+	rewritten := revision.clone()
 	rewritten.Spec = json.RawMessage(`{"steps":[{"by":30e-1,"op":"\u0061dd"}],"start":2.0}`)
 	slices.Reverse(rewritten.Capabilities)
 	again, err := registry.ResolveRevision(t.Context(), claimOf(t, revision), rewritten)
 	require.NoError(t, err)
 	require.Same(t, first, again)
 
-	renumbered := cloneRevision(revision)
+	renumbered := revision.clone()
 	renumbered.Revision = 7
 	again, err = registry.ResolveRevision(t.Context(), claimOf(t, renumbered), renumbered)
 	require.NoError(t, err)
@@ -270,7 +270,7 @@ func TestConcurrentMissesCompileOnce(t *testing.T) {
 		drivers := make(map[Driver[int]]int)
 		var group sync.WaitGroup
 		for range 16 {
-			item, revision := claimOf(t, revision), cloneRevision(revision)
+			item, revision := claimOf(t, revision), revision.clone()
 			group.Go(func() {
 				driver, err := registry.ResolveRevision(context.Background(), item, revision)
 				if err == nil {

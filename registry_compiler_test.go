@@ -48,7 +48,7 @@ type stepState struct {
 func (c *stepCompiler[C]) Compile(ctx context.Context, revision *Revision) (Driver[C], error) {
 	c.compiles.Add(1)
 	c.mu.Lock()
-	c.seen = append(c.seen, *cloneRevision(revision))
+	c.seen = append(c.seen, *revision.clone())
 	c.mu.Unlock()
 	if c.before != nil {
 		if err := c.before(ctx, revision); err != nil {

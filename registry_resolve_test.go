@@ -53,7 +53,7 @@ func (q *revisionQueue) LoadRevision(context.Context, *WorkItem) (*Revision, err
 	if q.revision == nil {
 		return nil, q.err
 	}
-	return cloneRevision(q.revision), q.err
+	return q.revision.clone(), q.err
 }
 
 func TestACompiledRevisionIsExecuted(t *testing.T) {
@@ -240,7 +240,7 @@ func TestAHitIsComparedWithTheClaim(t *testing.T) {
 func TestEqualContentUnderTwoNumbersSharesADriver(t *testing.T) {
 	registry, compiler := newStepRegistry(t)
 	first := stepRevision(t, "spec", addSpec)
-	third := cloneRevision(first)
+	third := first.clone()
 	third.Revision = 3
 	for _, revision := range []*Revision{first, third, third, first} {
 		_, err := registry.resolve(t.Context(), &revisionQueue{revision: revision}, claimOf(t, revision))

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -89,4 +91,13 @@ func (r *Revision) ComputeDigest() (string, error) {
 	}
 	sum := sha256.Sum256(content)
 	return digestPrefix + hex.EncodeToString(sum[:]), nil
+}
+
+// clone returns a deep copy.
+func (r *Revision) clone() *Revision {
+	revision := *r
+	revision.Spec = slices.Clone(r.Spec)
+	revision.Capabilities = slices.Clone(r.Capabilities)
+	revision.ExpressionVersions = maps.Clone(r.ExpressionVersions)
+	return &revision
 }

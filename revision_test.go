@@ -148,7 +148,7 @@ func TestRevisionDigestIsStable(t *testing.T) {
 
 func TestRevisionDigestLeavesTheRevisionAsItIs(t *testing.T) {
 	revision := fullRevision(t)
-	before := cloneRevision(revision)
+	before := revision.clone()
 	_, err := revision.ComputeDigest()
 	require.NoError(t, err)
 	require.Equal(t, before, revision)
