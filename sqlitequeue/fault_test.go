@@ -1,0 +1,137 @@
+package sqlitequeue
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// faultyStore is a pool of connections whose writes can be made to fail, as a
+// full disk would.
+type faultyStore struct {
+	path string
+
+	mu      sync.Mutex
+	left    int // writes until the one that fails; 0: none does
+	reached bool
+	failure error
+}
+
+var errDiskFull = errors.New("disk I/O error")
+
+// openFaulty returns a queue on a faulty store in a file.
+func openFaulty(t testing.TB, path string) (*Queue, *faultyStore) {
+	t.Helper()
+	store := &faultyStore{path: path, failure: errDiskFull}
+	return openStore(t, store, Options{}), store
+}
+
+// openStore returns a queue on a store, which ends with the test.
+func openStore(t testing.TB, store *faultyStore, options Options) *Queue {
+	t.Helper()
+	db := sql.OpenDB(store)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	options.DB, options.IsBusy = db, testIsBusy
+	q, err := Open(t.Context(), "", options)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, q.Close()) })
+	return q
+}
+
+// failWrite makes the n-th write from now on fail.
+func (s *faultyStore) failWrite(n int) (disarm func() (reached bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left, s.reached = n, false
+	return func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.left = 0
+		return s.reached
+	}
+}
+
+func (s *faultyStore) write(text string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	verb, _, _ := strings.Cut(text, " ")
+	switch verb {
+	case "INSERT", "UPDATE", "DELETE", "COMMIT":
+	default:
+		return nil
+	}
+	if s.left == 0 {
+		return nil
+	}
+	if s.left--; s.left > 0 {
+		return nil
+	}
+	s.reached = true
+	return s.failure
+}
+
+// Driver implements [driver.Connector].
+func (s *faultyStore) Driver() driver.Driver { return testDriver }
+
+// Connect implements [driver.Connector].
+func (s *faultyStore) Connect(context.Context) (driver.Conn, error) {
+	conn, err := testDriver.Open(testSource(s.path))
+	if err != nil {
+		return nil, err
+	}
+	return &faultyConn{Conn: conn, store: s}, nil
+}
+
+type faultyConn struct {
+	driver.Conn
+	store *faultyStore
+}
+
+func (c *faultyConn) PrepareContext(ctx context.Context, text string) (driver.Stmt, error) {
+	stmt, err := c.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	return &faultyStmt{Stmt: stmt, store: c.store, text: text}, nil
+}
+
+func (c *faultyConn) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
+	if err := c.store.write(text); err != nil {
+		return nil, err
+	}
+	return c.Conn.(driver.ExecerContext).ExecContext(ctx, text, args)
+}
+
+func (c *faultyConn) QueryContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Rows, error) {
+	return c.Conn.(driver.QueryerContext).QueryContext(ctx, text, args)
+}
+
+func (c *faultyConn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
+	return c.Conn.(driver.ConnBeginTx).BeginTx(ctx, options)
+}
+
+type faultyStmt struct {
+	driver.Stmt
+	store *faultyStore
+	text  string
+}
+
+func (s *faultyStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	if err := s.store.write(s.text); err != nil {
+		return nil, err
+	}
+	return s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
+}
+
+func (s *faultyStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	if err := s.store.write(s.text); err != nil {
+		return nil, err
+	}
+	return s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
+}

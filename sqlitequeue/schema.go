@@ -1,0 +1,207 @@
+package sqlitequeue
+
+// migrations are the steps of the schema; step n brings it to version n+1. A
+// step that has landed is never changed.
+//
+// Instants are integers of microseconds since 1970, UTC. Keys are integers of
+// this file; what callers named is text beside them.
+var migrations = [...][]string{
+	{
+		// One row for each tenant that was ever started, paused or published in.
+		// turn orders tenants by when they were served last, 0 being never.
+		`CREATE TABLE supervisor_tenants (
+			key            INTEGER PRIMARY KEY,
+			tenant_id      TEXT NOT NULL UNIQUE,
+			epoch          INTEGER NOT NULL DEFAULT 0,
+			paused         INTEGER NOT NULL DEFAULT 0,
+			resource_epoch INTEGER NOT NULL DEFAULT 0,
+			turn           INTEGER NOT NULL DEFAULT 0
+		) STRICT`,
+		`CREATE INDEX supervisor_tenants_turn ON supervisor_tenants (turn)`,
+
+		// A lane holds the instances of one tenant and spec. ready_at is at or
+		// before the first ready_at of its records: a claim looks into lanes that
+		// may have something due and into no others. ready_event is the last
+		// change that made something due in it.
+		`CREATE TABLE supervisor_lanes (
+			key         INTEGER PRIMARY KEY AUTOINCREMENT,
+			tenant      INTEGER NOT NULL,
+			spec_id     TEXT NOT NULL,
+			ready_at    INTEGER,
+			ready_event INTEGER NOT NULL DEFAULT 0,
+			UNIQUE (tenant, spec_id)
+		) STRICT`,
+		`CREATE INDEX supervisor_lanes_ready ON supervisor_lanes (ready_at) WHERE ready_at IS NOT NULL`,
+
+		// What was started; never updated. Keys are never used again, so that
+		// what was read under one stays true.
+		`CREATE TABLE supervisor_instances (
+			key               INTEGER PRIMARY KEY AUTOINCREMENT,
+			tenant_id         TEXT NOT NULL,
+			id                TEXT NOT NULL,
+			run_id            TEXT NOT NULL,
+			subject_id        TEXT NOT NULL,
+			spec_id           TEXT NOT NULL,
+			definition_id     TEXT NOT NULL,
+			workflow_revision INTEGER NOT NULL,
+			workflow_digest   TEXT NOT NULL,
+			profile_id        TEXT NOT NULL,
+			profile_revision  INTEGER NOT NULL,
+			profile_digest    TEXT NOT NULL,
+			kernel_abi        TEXT NOT NULL,
+			capability_pins   TEXT,
+			lifecycle         TEXT,
+			config            TEXT,
+			UNIQUE (tenant_id, id)
+		) STRICT`,
+
+		// What changes with every claim and commit, kept narrow. version counts
+		// the changes: each is made on condition that there was none since the
+		// row was read. ready_at is when the row may be claimed, NULL where no
+		// passage of time makes it so (leased, paused, not active); reap_at is at
+		// or before the end of its lease, NULL where no lease keeps it from being
+		// claimed. lease_ends_at is not NULL from the claim to its commit or
+		// release, also when the lease has ended.
+		`CREATE TABLE supervisor_records (
+			key                  INTEGER PRIMARY KEY,
+			tenant               INTEGER NOT NULL,
+			lane                 INTEGER NOT NULL,
+			version              INTEGER NOT NULL,
+			ready_at             INTEGER,
+			reap_at              INTEGER,
+			due_at               INTEGER,
+			state_version        INTEGER NOT NULL,
+			delivery_hash        INTEGER NOT NULL,
+			last_progress_at     INTEGER,
+			lease_version        INTEGER NOT NULL,
+			lease_ends_at        INTEGER,
+			lease_kept           INTEGER NOT NULL,
+			lease_tenant_epoch   INTEGER NOT NULL,
+			lease_instance_epoch INTEGER NOT NULL,
+			claimed_at           INTEGER,
+			worker_id            TEXT,
+			status               INTEGER NOT NULL,
+			created_at           INTEGER NOT NULL,
+			finished_at          INTEGER,
+			cancel_requested     INTEGER NOT NULL,
+			paused               INTEGER NOT NULL,
+			instance_epoch       INTEGER NOT NULL,
+			attempt              INTEGER NOT NULL,
+			retry_at             INTEGER,
+			triggered            INTEGER NOT NULL,
+			matched              INTEGER NOT NULL,
+			succeeded            INTEGER NOT NULL,
+			action_terminal      INTEGER NOT NULL,
+			last_event_at        INTEGER,
+			raised               INTEGER NOT NULL,
+			wakeups              INTEGER NOT NULL,
+			set_aside_until      INTEGER
+		) STRICT`,
+		`CREATE INDEX supervisor_records_ready ON supervisor_records (lane, ready_at) WHERE ready_at IS NOT NULL`,
+		`CREATE INDEX supervisor_records_reap ON supervisor_records (reap_at) WHERE reap_at IS NOT NULL`,
+		`CREATE INDEX supervisor_records_finished ON supervisor_records (finished_at) WHERE finished_at IS NOT NULL`,
+
+		// State and texts, which may be large. state is NULL before the first
+		// commit, when it is the instance's configuration.
+		`CREATE TABLE supervisor_states (
+			key              INTEGER PRIMARY KEY,
+			state            TEXT,
+			last_error       TEXT,
+			failure_class    TEXT,
+			release_reason   TEXT,
+			set_aside_reason TEXT
+		) STRICT`,
+
+		`CREATE TABLE supervisor_events (
+			instance        INTEGER NOT NULL,
+			state_version   INTEGER NOT NULL,
+			type            TEXT NOT NULL,
+			digest          TEXT NOT NULL,
+			delivery_key    TEXT NOT NULL,
+			delivery_digest TEXT NOT NULL,
+			worker_id       TEXT,
+			lease_version   INTEGER NOT NULL,
+			payload         TEXT,
+			at              INTEGER NOT NULL,
+			PRIMARY KEY (instance, state_version)
+		) STRICT, WITHOUT ROWID`,
+
+		// seq is the order of arrival. claim is the lease version of the latest
+		// claim that contained the wakeup. urgent ones come first where a claim
+		// cannot hold all. Once consumed, only id and digest are left.
+		`CREATE TABLE supervisor_wakeups (
+			seq         INTEGER PRIMARY KEY,
+			instance    INTEGER NOT NULL,
+			id          TEXT NOT NULL,
+			digest      TEXT NOT NULL,
+			kind        TEXT,
+			branch_id   TEXT,
+			payload     TEXT,
+			urgent      INTEGER NOT NULL,
+			due_at      INTEGER NOT NULL,
+			claim       INTEGER,
+			consumed_at INTEGER,
+			UNIQUE (instance, id)
+		) STRICT`,
+		`CREATE INDEX supervisor_wakeups_pending ON supervisor_wakeups (instance, urgent, due_at) WHERE consumed_at IS NULL`,
+
+		`CREATE TABLE supervisor_intents (
+			instance            INTEGER NOT NULL,
+			id                  TEXT NOT NULL,
+			seq                 INTEGER NOT NULL,
+			state               TEXT NOT NULL,
+			capability_id       TEXT NOT NULL,
+			capability_contract TEXT NOT NULL,
+			capability_digest   TEXT NOT NULL,
+			idempotency_key     TEXT NOT NULL,
+			effect              TEXT NOT NULL,
+			retry_class         TEXT NOT NULL,
+			input               TEXT,
+			tenant_epoch        INTEGER NOT NULL,
+			instance_epoch      INTEGER NOT NULL,
+			resource_epoch      INTEGER NOT NULL,
+			resource_id         TEXT,
+			lease_epoch         INTEGER NOT NULL,
+			action_epoch        INTEGER NOT NULL,
+			deadline            INTEGER,
+			reservation_id      TEXT,
+			reservation_token   INTEGER,
+			made_at             INTEGER,
+			created_at          INTEGER NOT NULL,
+			PRIMARY KEY (instance, id)
+		) STRICT`,
+
+		// A resource has a row from its first pause on.
+		`CREATE TABLE supervisor_resources (
+			tenant      INTEGER NOT NULL,
+			resource_id TEXT NOT NULL,
+			epoch       INTEGER NOT NULL,
+			paused      INTEGER NOT NULL,
+			PRIMARY KEY (tenant, resource_id)
+		) STRICT, WITHOUT ROWID`,
+
+		`CREATE TABLE supervisor_revisions (
+			tenant_id     TEXT NOT NULL,
+			definition_id TEXT NOT NULL,
+			revision      INTEGER NOT NULL,
+			spec          TEXT NOT NULL,
+			content       TEXT NOT NULL,
+			published_at  INTEGER NOT NULL,
+			PRIMARY KEY (tenant_id, definition_id, revision)
+		) STRICT`,
+	},
+}
+
+// SchemaVersion is the version of the schema that this package works with.
+const SchemaVersion = len(migrations)
+
+// The table of versions is outside the steps: it says which were taken.
+const (
+	createSchemaTable = `CREATE TABLE IF NOT EXISTS supervisor_schema (
+		version    INTEGER PRIMARY KEY,
+		applied_at INTEGER NOT NULL
+	) STRICT`
+	selectSchemaTable   = `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'supervisor_schema'`
+	selectSchemaVersion = `SELECT coalesce(max(version), 0) FROM supervisor_schema`
+	insertSchemaVersion = `INSERT INTO supervisor_schema (version, applied_at) VALUES (?, ?)`
+)

@@ -1,0 +1,416 @@
+package sqlitequeue
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/workflow-supervisor/supervisor"
+)
+
+// writer is the one place in the process that writes to the file. Its goroutine
+// takes all operations that have queued up while it was writing and runs them
+// in one transaction, so that they share the price of making it durable: an
+// operation that comes alone is written at once, and the more come the more
+// share.
+type writer struct {
+	q    *Queue
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	pending []*operation
+	closed  bool
+	// wake has room for one signal that pending or closed has changed.
+	wake chan struct{}
+
+	// What follows belongs to the goroutine.
+
+	conn  *sql.Conn // nil: to be connected
+	tx    transaction
+	batch []*operation
+	// sharedUntil is how long the file counts as used by others, too.
+	sharedUntil time.Time
+}
+
+const (
+	// maxBatch bounds the operations in a transaction, and with it how long the
+	// first of them waits for the last: a few milliseconds.
+	maxBatch = 512
+	// connectTimeout bounds the wait for a connection of a pool that is in use.
+	connectTimeout = 10 * time.Second
+	// sharedFor is how long another process that has written is waited for
+	// after each transaction.
+	sharedFor = time.Second
+	// The wait is as long as the transaction was, within these bounds.
+	leastGap, mostGap = 200 * time.Microsecond, 5 * time.Millisecond
+)
+
+// change is what one caller wants of the writer, and waits for: it may use the
+// caller's arguments.
+type change struct {
+	// run makes the change, or refuses it with an error before it has written
+	// anything. It may run again, after a transaction that was rolled back.
+	run func(t *transaction) error
+	// last: after the others, which may make something due for it.
+	last bool
+	// unknown: the caller has to be told where the outcome is not known.
+	unknown bool
+}
+
+// operation is a change on its way through the writer.
+type operation struct {
+	change
+	// alone: in a transaction of its own, after one that failed.
+	alone bool
+	state atomic.Int32
+	err   error
+	// done has room for the one signal that the operation is over.
+	done chan struct{}
+}
+
+// States of an operation: a caller may abandon it until the writer takes it.
+const (
+	operationQueued int32 = iota
+	operationTaken
+	operationAbandoned
+)
+
+var operations = sync.Pool{New: func() any { return &operation{done: make(chan struct{}, 1)} }}
+
+func newWriter(q *Queue) *writer {
+	w := &writer{q: q, wake: make(chan struct{}, 1)}
+	w.tx.init(q)
+	w.tx.cache = make(map[instanceID]*entry)
+	return w
+}
+
+// update has the writer run a change and waits until it is durable. Where ctx
+// ends before the writer has begun with it, nothing is changed; after that the
+// outcome is a few milliseconds away and is waited for.
+func (q *Queue) update(ctx context.Context, what string, c change) error {
+	if err := ctx.Err(); err != nil {
+		return storeError(what, context.Cause(ctx))
+	}
+	op := operations.Get().(*operation)
+	op.change, op.alone, op.err = c, false, nil
+	op.state.Store(operationQueued)
+	if err := q.writer.submit(op); err != nil {
+		return err
+	}
+	select {
+	case <-op.done:
+	case <-ctx.Done():
+		if op.state.CompareAndSwap(operationQueued, operationAbandoned) {
+			// The writer still has the operation in its list: it is not used again.
+			return storeError(what, context.Cause(ctx))
+		}
+		<-op.done
+	}
+	err := op.err
+	op.change, op.err = change{}, nil
+	operations.Put(op)
+	return err
+}
+
+func (w *writer) submit(op *operation) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return ErrClosed
+	}
+	w.pending = append(w.pending, op)
+	w.signal()
+	return nil
+}
+
+func (w *writer) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// shutDown refuses further operations, waits for those that were submitted and
+// joins the goroutine.
+func (w *writer) shutDown() error {
+	w.mu.Lock()
+	w.closed = true
+	w.signal()
+	w.mu.Unlock()
+	w.q.news.close()
+	w.done.Wait()
+	return w.disconnect()
+}
+
+// loop writes until the queue is closed and nothing is pending.
+func (w *writer) loop() {
+	for {
+		if w.queued() == 0 {
+			w.mu.Lock()
+			closed := w.closed && len(w.pending) == 0
+			w.mu.Unlock()
+			if closed {
+				return
+			}
+			<-w.wake
+			continue
+		}
+		began := time.Now()
+		served := w.transact()
+		if served > 1 {
+			w.gather()
+		}
+		if began.Before(w.sharedUntil) {
+			// A writer that always has something to write leaves no gap in which
+			// another process would find the file unlocked.
+			_ = pause(context.Background(), min(max(time.Since(began), leastGap), mostGap))
+		}
+	}
+}
+
+// gather lets the callers that were just answered come back before the next
+// transaction begins: without it the first of them would get one for itself,
+// and pay for making it durable alone. It waits for nobody.
+func (w *writer) gather() {
+	for last := -1; ; {
+		runtime.Gosched()
+		queued := w.queued()
+		if queued <= last {
+			return
+		}
+		last = queued
+	}
+}
+
+func (w *writer) queued() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.pending)
+}
+
+// take moves the operations that run next from pending to batch.
+func (w *writer) take() {
+	clear(w.batch)
+	w.batch = w.batch[:0]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	taken := 0
+	for _, op := range w.pending {
+		if len(w.batch) == maxBatch || (op.alone && len(w.batch) > 0) {
+			break
+		}
+		taken++
+		if !op.state.CompareAndSwap(operationQueued, operationTaken) {
+			continue
+		}
+		w.batch = append(w.batch, op)
+		if op.alone {
+			break
+		}
+	}
+	rest := copy(w.pending, w.pending[taken:])
+	clear(w.pending[rest:])
+	w.pending = w.pending[:rest]
+}
+
+// dropAbandoned reports whether there is anything left to write.
+func (w *writer) dropAbandoned() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	left := w.pending[:0]
+	for _, op := range w.pending {
+		if op.state.Load() == operationQueued {
+			left = append(left, op)
+		}
+	}
+	clear(w.pending[len(left):])
+	w.pending = left
+	return len(left) > 0
+}
+
+// transact runs what is pending in one transaction and returns how many
+// operations were answered.
+func (w *writer) transact() int {
+	if w.conn == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+		err := w.connect(ctx)
+		cancel()
+		if err != nil {
+			w.take()
+			return w.answerAll(storeError("connect", err))
+		}
+	}
+	answered := 0
+	err := w.conn.Raw(func(direct any) error {
+		w.tx.session.direct = direct.(driver.Conn)
+		answered = w.write()
+		return nil
+	})
+	if w.tx.session.broken {
+		w.tx.session.broken = false
+		_ = w.disconnect()
+		return answered
+	}
+	if err != nil {
+		// The connection is gone; what was pending stays so.
+		err = errors.Join(err, w.disconnect())
+		w.take()
+		return w.answerAll(storeError("connect", err))
+	}
+	return answered
+}
+
+// write is transact on a connection.
+func (w *writer) write() int {
+	t := &w.tx
+	begun, err := w.begin()
+	if err != nil {
+		w.take()
+		w.rollback()
+		return w.answerAll(storeError("begin", err))
+	}
+	if !begun {
+		return 0
+	}
+	w.take()
+	t.reset()
+	for _, last := range [...]bool{false, true} {
+		for _, op := range w.batch {
+			if op.last != last {
+				continue
+			}
+			op.err = op.run(t)
+			if t.session.err != nil {
+				return w.retryAlone()
+			}
+		}
+	}
+	if t.flush() != nil {
+		return w.retryAlone()
+	}
+	if _, err := t.session.exec(`COMMIT`); err != nil {
+		return w.failCommit(err)
+	}
+	if t.pulled {
+		w.q.news.announce()
+	}
+	return w.answer()
+}
+
+// begin starts a transaction that may write, once nobody else does. It reports
+// false where nobody waits for it any longer.
+func (w *writer) begin() (begun bool, err error) {
+	s := &w.tx.session
+	for delay := firstBusyDelay; ; delay = min(2*delay, mostBusyDelay) {
+		s.err = nil
+		if _, err := s.exec(`BEGIN IMMEDIATE`); err == nil || !w.q.options.IsBusy(err) {
+			return err == nil, err
+		}
+		w.sharedUntil = time.Now().Add(sharedFor)
+		if !w.dropAbandoned() {
+			return false, nil
+		}
+		_ = pause(context.Background(), delay)
+	}
+}
+
+// retryAlone undoes a transaction in which an operation met an error of the
+// database, and has each run again in a transaction of its own, so that only
+// those fail which have to.
+func (w *writer) retryAlone() int {
+	failure := w.tx.session.err
+	w.rollback()
+	if len(w.batch) == 1 {
+		return w.answerAll(storeError("write", failure))
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, op := range w.batch {
+		op.alone, op.err = true, nil
+		op.state.Store(operationQueued)
+	}
+	w.pending = append(append(make([]*operation, 0, len(w.batch)+len(w.pending)), w.batch...), w.pending...)
+	return 0
+}
+
+// failCommit answers for a transaction of which it is not known whether it was
+// made durable: a failed write may yet be found in the file after a crash.
+func (w *writer) failCommit(err error) int {
+	w.rollback()
+	certain := codeOf(err) == codeFull || w.q.options.IsBusy(err)
+	for _, op := range w.batch {
+		op.err = storeError("commit", err)
+		if op.unknown && !certain {
+			op.err = fmt.Errorf("sqlitequeue: commit: %w: %w", supervisor.ErrCommitUnknown, err)
+		}
+	}
+	return w.answer()
+}
+
+// rollback undoes the transaction. What was remembered of rows may be of it.
+func (w *writer) rollback() {
+	s := &w.tx.session
+	s.err = nil
+	// SQLite has rolled back by itself after some errors, and then there is
+	// nothing left to undo. A connection of which that is not known is given up.
+	if _, err := s.exec(`ROLLBACK`); err != nil {
+		s.broken = true
+	}
+	clear(w.tx.cache)
+}
+
+func (w *writer) answerAll(err error) int {
+	for _, op := range w.batch {
+		op.err = err
+	}
+	return w.answer()
+}
+
+func (w *writer) answer() int {
+	for _, op := range w.batch {
+		op.done <- struct{}{}
+	}
+	return len(w.batch)
+}
+
+// connect takes a connection out of the pool for the writer alone.
+func (w *writer) connect(ctx context.Context) error {
+	conn, err := w.q.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	// The writer waits for locks by itself, so that operations can be abandoned
+	// meanwhile. Its page cache has to hold the inner pages of every tree.
+	for _, pragma := range [...]string{`PRAGMA synchronous = FULL`, `PRAGMA busy_timeout = 0`, `PRAGMA cache_size = -32768`} {
+		if _, err := conn.ExecContext(ctx, pragma); err != nil {
+			return errors.Join(err, conn.Close())
+		}
+	}
+	w.conn = conn
+	return nil
+}
+
+// disconnect gives the connection up. It does not go back to the pool, for its
+// settings are the writer's.
+func (w *writer) disconnect() error {
+	if w.conn == nil {
+		return nil
+	}
+	_ = w.conn.Raw(func(any) error {
+		w.tx.session.close()
+		return driver.ErrBadConn
+	})
+	clear(w.tx.session.prepared)
+	err := w.conn.Close()
+	w.conn = nil
+	if errors.Is(err, sql.ErrConnDone) || errors.Is(err, driver.ErrBadConn) {
+		err = nil
+	}
+	return err
+}
