@@ -19,7 +19,8 @@ func (s *Settings) retryAt(item *WorkItem, err error, now time.Time) time.Time {
 func (s *Settings) retryDelay(item *WorkItem, err error) (delay time.Duration, again bool) {
 	if s.Retry != nil {
 		own := item.Clone()
-		panicked := guard("retry rule", func() error {
+		// In a goroutine of its own, for a Goexit must not take the failure along.
+		panicked := join("retry rule", func() error {
 			delay, again = s.Retry(&own, err)
 			return nil
 		})

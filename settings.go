@@ -123,6 +123,10 @@ func (s Settings) resolved() (Settings, error) {
 	if s.MaxRetryDelay > 0 && s.MaxRetryDelay < s.RequeueDelay {
 		errs = append(errs, fmt.Errorf("MaxRetryDelay is %v, must not be less than RequeueDelay %v", s.MaxRetryDelay, s.RequeueDelay))
 	}
+	if s.Observer != nil {
+		observer := *s.Observer
+		s.Observer = &observer
+	}
 	if s.WorkerID == "" {
 		s.WorkerID = newWorkerID()
 	} else {
