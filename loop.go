@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// loop is the pacing of a long loop over passes: its free slots and the reasons
+// loop is the pacing of a long loop over batches: its free slots and the reasons
 // to claim.
 type loop struct {
 	slots, batch int
 	poll         time.Duration
-	record       func(Stats)
 	drain        atomic.Bool
 	// freed and poked hold one signal each: state is read again after it.
 	freed, poked chan struct{}
@@ -26,19 +25,16 @@ type loop struct {
 	backOffDue      bool
 }
 
-func newLoop(settings *Settings, record func(Stats)) *loop {
+func newLoop(settings *Settings) *loop {
 	return &loop{
-		slots:  settings.Concurrency,
-		batch:  settings.ClaimBatch,
-		poll:   settings.PollInterval,
-		record: record,
-		freed:  make(chan struct{}, 1),
-		poked:  make(chan struct{}, 1),
-		free:   settings.Concurrency,
+		slots: settings.Concurrency,
+		batch: settings.ClaimBatch,
+		poll:  settings.PollInterval,
+		freed: make(chan struct{}, 1),
+		poked: make(chan struct{}, 1),
+		free:  settings.Concurrency,
 	}
 }
-
-func (l *loop) count(more Stats) { l.record(more) }
 
 func (l *loop) draining() bool { return l.drain.Load() }
 
@@ -72,6 +68,124 @@ func (l *loop) contextBuilt(err error) {
 	}
 	l.contextFailures++
 	l.backOffDue = true
+}
+
+// claimSource is what a long loop claims from.
+type claimSource interface {
+	// claim claims at most limit items and begins to serve them, in batches whose
+	// context base ends; what is unwanted by then is handed back instead. idle
+	// says that there is nothing to claim for. A Goexit in it is contained.
+	claim(base context.Context, limit int, unwanted func() bool) (items int, idle bool, err error)
+	// wait returns what blocks until a claim is worth trying after the latest
+	// one, nil where nothing can tell.
+	wait() func(context.Context) error
+	// problem reports what concerns no item.
+	problem(message string, err error)
+}
+
+// run serves what a source gives until ctx ends, then lets items finish within
+// DrainTimeout and ends the contexts of the rest with ErrShutdown. It returns
+// when all that it started has ended.
+func (c *crew) run(ctx context.Context, source claimSource) {
+	base, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
+	c.begin(base, newLoop(&c.settings))
+
+	drained := make(chan struct{})
+	var watch sync.WaitGroup
+	// Ends when ctx has ended and then all items have.
+	watch.Go(func() {
+		<-ctx.Done()
+		c.loop.drain.Store(true)
+		patience := time.NewTimer(c.settings.DrainTimeout)
+		defer patience.Stop()
+		select {
+		case <-patience.C:
+			end(ErrShutdown)
+			c.interrupted()
+		case <-drained:
+		}
+	})
+	c.loop.claimUntilDone(ctx, base, source)
+	c.items.Wait()
+	close(drained)
+	watch.Wait()
+	c.join()
+}
+
+// claimUntilDone claims whenever there are free slots and a reason to, until
+// ctx ends. A claim in flight then is waited for, so that no item is left
+// leased to nobody; base bounds it. What it brings is handed back: nothing of it
+// was begun, and it begins elsewhere sooner than here.
+func (l *loop) claimUntilDone(ctx, base context.Context, source claimSource) {
+	unwanted := func() bool { return ctx.Err() != nil }
+	failures, fruitless := 0, 0
+	for {
+		limit := l.awaitSlots(ctx)
+		if limit == 0 {
+			return
+		}
+		items, idle, returned := 0, false, false
+		// In a goroutine of its own, which ends with the call: a Goexit in the
+		// queue must not end the loop.
+		err := join("queue claim", func() (err error) {
+			items, idle, err = source.claim(base, limit, unwanted)
+			returned = true
+			return err
+		})
+		if !returned {
+			source.problem("claim failed", err)
+		}
+		l.freeSlots(limit - min(limit, items))
+		if items > 0 {
+			fruitless = 0
+		} else {
+			fruitless++
+		}
+		if err != nil {
+			failures++
+			l.sleep(ctx, l.backOff(failures), nil)
+			continue
+		}
+		failures = 0
+		wait := source.wait()
+		switch {
+		case items >= limit:
+			// There may be more.
+		case idle || wait == nil:
+			l.sleep(ctx, lengthened(l.poll), l.poked)
+		default:
+			if !l.awaitDue(ctx, source, wait, fruitless) {
+				fruitless = 0
+			}
+		}
+	}
+}
+
+// waiterFallback is how many poll intervals a waiter is trusted for: a wake-up
+// that it lost costs no more.
+const waiterFallback = 10
+
+// awaitDue blocks until the queue says that a claim is worth trying, which it
+// reports, or for as long as a waiter is trusted. A waiter that wakes again and
+// again for nothing, fruitless times in a row, is slowed down.
+func (l *loop) awaitDue(ctx context.Context, source claimSource, wait func(context.Context) error, fruitless int) (woken bool) {
+	startedAt := time.Now()
+	limited, cancel := context.WithTimeout(ctx, lengthened(waiterFallback*l.poll))
+	defer cancel()
+	err := join("queue wait", func() error { return wait(limited) })
+	switch {
+	case ctx.Err() != nil || limited.Err() != nil:
+		return false
+	case err != nil:
+		source.problem("wait failed", err)
+		l.sleep(ctx, lengthened(l.poll), l.poked)
+		return false
+	case fruitless > 1:
+		gap := growingDelay(time.Millisecond, l.poll, fruitless-2)
+		l.sleep(ctx, gap-time.Since(startedAt), nil)
+	}
+	return true
 }
 
 // gather is how long a few free slots wait for more to come free, so that a

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // Supervisor is the long loop: it claims, evaluates and commits until it is
@@ -73,31 +72,9 @@ func (s *Supervisor[C]) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	base, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer end(nil)
 	engine.keeping = s.keeping
-	engine.begin(base, newLoop(&s.settings, s.record))
-
-	drained := make(chan struct{})
-	var watch sync.WaitGroup
-	// Ends when ctx has ended and then all items have.
-	watch.Go(func() {
-		<-ctx.Done()
-		engine.loop.drain.Store(true)
-		patience := time.NewTimer(s.settings.DrainTimeout)
-		defer patience.Stop()
-		select {
-		case <-patience.C:
-			end(ErrShutdown)
-			engine.interrupted()
-		case <-drained:
-		}
-	})
-	s.claimUntilDone(ctx, base, engine)
-	engine.items.Wait()
-	close(drained)
-	watch.Wait()
-	engine.join()
+	engine.record = s.record
+	engine.run(ctx, &supervisorSource[C]{supervisor: s, engine: engine})
 	return nil
 }
 
@@ -107,90 +84,35 @@ func (s *Supervisor[C]) record(more Stats) {
 	s.stats.add(more)
 }
 
-// claimUntilDone claims whenever there are free slots and a reason to, until
-// ctx ends. A claim in flight then is waited for, so that no item is left
-// leased to nobody; base bounds it.
-func (s *Supervisor[C]) claimUntilDone(ctx, base context.Context, engine *engine[C]) {
-	loop := engine.loop
-	failures, fruitless := 0, 0
-	for {
-		limit := loop.awaitSlots(ctx)
-		if limit == 0 {
-			return
-		}
-		specIDs, idle := s.registry.claimSpecs()
-		var claimed claimResult
-		if !idle {
-			claimed = s.claim(base, engine, specIDs, limit)
-		}
-		loop.freeSlots(limit - min(limit, len(claimed.items)))
-		if len(claimed.items) > 0 {
-			fruitless = 0
-			pass := engine.newPass(base, claimed, limit)
-			if ctx.Err() != nil {
-				// Nothing of it was begun, and what is handed back now begins
-				// elsewhere sooner than here.
-				pass.ctx.interrupt(ErrShutdown)
-			}
-			pass.start()
-		} else {
-			fruitless++
-		}
-		if claimed.err != nil {
-			failures++
-			loop.sleep(ctx, loop.backOff(failures), nil)
-			continue
-		}
-		failures = 0
-		switch {
-		case len(claimed.items) >= limit:
-			// There may be more.
-		case idle || s.waiter == nil:
-			loop.sleep(ctx, lengthened(loop.poll), loop.poked)
-		default:
-			if !s.awaitDue(ctx, engine, specIDs, fruitless) {
-				fruitless = 0
-			}
-		}
-	}
+// supervisorSource is what the loop of a supervisor claims from.
+type supervisorSource[C any] struct {
+	supervisor *Supervisor[C]
+	engine     *engine[C]
+	specIDs    []string // of the latest claim
 }
 
-// claim is the engine's, in a goroutine of its own that ends with the call: a
-// Goexit in the queue must not end the loop.
-func (s *Supervisor[C]) claim(ctx context.Context, engine *engine[C], specIDs []string, limit int) claimResult {
-	var claimed claimResult
-	if err := join("queue ClaimDue", func() error {
-		claimed = engine.claim(ctx, specIDs, limit)
+func (s *supervisorSource[C]) claim(base context.Context, limit int, unwanted func() bool) (items int, idle bool, err error) {
+	if s.specIDs, idle = s.engine.registry.claimSpecs(); idle {
+		return 0, true, nil
+	}
+	claimed := s.engine.claim(base, s.specIDs, limit)
+	if len(claimed.items) > 0 {
+		pass := s.engine.newPass(base, claimed, limit)
+		if unwanted() {
+			pass.ctx.interrupt(ErrShutdown)
+		}
+		pass.start()
+	}
+	return len(claimed.items), false, claimed.err
+}
+
+func (s *supervisorSource[C]) wait() func(context.Context) error {
+	if s.supervisor.waiter == nil {
 		return nil
-	}); err != nil {
-		return claimResult{err: &QueueError{Op: "ClaimDue", Err: err}}
 	}
-	return claimed
+	return func(ctx context.Context) error { return s.supervisor.waiter.WaitDue(ctx, s.specIDs) }
 }
 
-// waiterFallback is how many poll intervals a Waiter is trusted for: a wake-up
-// that it lost costs no more.
-const waiterFallback = 10
-
-// awaitDue blocks until the queue says that a claim is worth trying, which it
-// reports, or for as long as a waiter is trusted. A waiter that wakes again and
-// again for nothing, fruitless times in a row, is slowed down.
-func (s *Supervisor[C]) awaitDue(ctx context.Context, engine *engine[C], specIDs []string, fruitless int) (woken bool) {
-	loop := engine.loop
-	startedAt := time.Now()
-	limited, cancel := context.WithTimeout(ctx, lengthened(waiterFallback*loop.poll))
-	defer cancel()
-	err := join("queue WaitDue", func() error { return s.waiter.WaitDue(limited, specIDs) })
-	switch {
-	case ctx.Err() != nil || limited.Err() != nil:
-		return false
-	case err != nil:
-		engine.notify.problem("wait failed", err)
-		loop.sleep(ctx, lengthened(loop.poll), loop.poked)
-		return false
-	case fruitless > 1:
-		gap := growingDelay(time.Millisecond, loop.poll, fruitless-2)
-		loop.sleep(ctx, gap-time.Since(startedAt), nil)
-	}
-	return true
+func (s *supervisorSource[C]) problem(message string, err error) {
+	s.engine.notify.problem(message, err)
 }

@@ -93,6 +93,7 @@ type engine[C any] struct {
 	registry   *DriverRegistry[C]
 	newContext func(context.Context) (C, error)
 	notify     notifier
+	record     func(Stats) // for the totals of a long loop; nil: none
 }
 
 func newEngine[C any](queue WorkQueue, registry *DriverRegistry[C], settings Settings,
@@ -199,8 +200,8 @@ func (e *engine[C]) newPass(base context.Context, claimed claimResult, slots int
 		p.take(&evaluation.service, evaluation, claimed.sentAt)
 		e.notify.claimed(&evaluation.item, false)
 	}
-	if e.loop != nil {
-		e.loop.count(p.stats)
+	if e.record != nil {
+		e.record(p.stats)
 	}
 	return p
 }
@@ -242,8 +243,8 @@ func (p *pass[C]) count(more Stats) {
 	p.mu.Lock()
 	p.stats.add(more)
 	p.mu.Unlock()
-	if p.engine.loop != nil {
-		p.engine.loop.count(more)
+	if p.engine.record != nil {
+		p.engine.record(more)
 	}
 }
 
