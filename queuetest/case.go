@@ -154,9 +154,10 @@ type subject struct {
 	keep      supervisor.CommitKeeper
 	reopen    func() supervisor.WorkQueue
 
-	// offset is what the store's clock is ahead of the host's, measured once.
-	offsetOnce sync.Once
-	offset     time.Duration
+	// offset is what the store's clock is ahead of the host's, measured once;
+	// slack bounds the error of it.
+	offsetOnce    sync.Once
+	offset, slack time.Duration
 }
 
 func newSubject(t *testing.T, open func(t *testing.T) Queue) *subject {
@@ -202,7 +203,7 @@ func detect(queue Queue) *subject {
 }
 
 // caseTimeout bounds the calls of one case.
-const caseTimeout = time.Minute
+const caseTimeout = 2 * time.Minute
 
 // try runs the case on a queue.
 func (c testCase) try(ctx context.Context, t surface, s *subject) {

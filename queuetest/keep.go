@@ -159,12 +159,18 @@ func keepCases() []testCase {
 			topic: "keep", name: "raises-timers",
 			rule: "a lifecycle timer that has passed is raised in the kept item as in a claim",
 			run: func(x *trial) {
-				at := x.soon()
-				x.living("a", supervisor.LifecyclePolicy{ExpiresAt: at}, time.Time{})
-				item := x.claimOne()
-				x.until("it has expired", func() bool { return x.now().After(at.Add(poll)) })
-				next := x.mustKeep(&item, x.command(&item, `1`, supervisor.Continue{Delay: far}))
-				x.raised(next, "expired")
+				x.unhurried(func(unit time.Duration) bool {
+					at := x.now().Add(unit)
+					x.living("a", supervisor.LifecyclePolicy{ExpiresAt: at}, time.Time{})
+					item := x.claimOne()
+					if len(item.Wakeups) > 0 {
+						return false
+					}
+					x.passes(at)
+					next := x.mustKeep(&item, x.command(&item, `1`, supervisor.Continue{Delay: far}))
+					x.raised(next, "expired")
+					return true
+				})
 			},
 		},
 		{

@@ -15,8 +15,11 @@ func lifecycleCases() []testCase {
 			topic: "lifecycle", name: "starts-at",
 			rule: "StartsAt is the least due time",
 			run: func(x *trial) {
-				startsAt := x.soon()
-				x.living("a", supervisor.LifecyclePolicy{StartsAt: startsAt}, time.Time{})
+				var startsAt time.Time
+				x.timely(func(at time.Time) {
+					startsAt = at
+					x.living("a", supervisor.LifecyclePolicy{StartsAt: startsAt}, time.Time{})
+				})
 				item := x.claimOne()
 				if item.ClaimedAt.Before(startsAt) || !item.ScheduledAt.Equal(startsAt) {
 					x.Errorf("claimed at %v as scheduled at %v, want %v", item.ClaimedAt, item.ScheduledAt, startsAt)
@@ -83,11 +86,17 @@ func lifecycleCases() []testCase {
 			topic: "lifecycle", name: "expires-after-a-step",
 			rule: "the timers of a lifecycle count in the next due time after every commit",
 			run: func(x *trial) {
-				x.living("a", supervisor.LifecyclePolicy{ExpiresAt: x.soon()}, time.Time{})
-				item := x.claimOne()
-				x.step(&item, `1`, supervisor.Continue{Delay: far})
-				item = x.claimOne()
-				x.raised(&item, "expired")
+				x.unhurried(func(unit time.Duration) bool {
+					x.living("a", supervisor.LifecyclePolicy{ExpiresAt: x.now().Add(unit)}, time.Time{})
+					item := x.claimOne()
+					if len(item.Wakeups) > 0 {
+						return false
+					}
+					x.step(&item, `1`, supervisor.Continue{Delay: far})
+					item = x.claimOne()
+					x.raised(&item, "expired")
+					return true
+				})
 			},
 		},
 		{
@@ -151,14 +160,22 @@ func lifecycleCases() []testCase {
 			topic: "lifecycle", name: "drain-deadline",
 			rule: "a passed DrainDeadline does what Cancel does",
 			run: func(x *trial) {
-				at := x.soon()
-				x.living("a", supervisor.LifecyclePolicy{ExpiresAt: at, DrainDeadline: at.Add(x.Lease)}, x.now().Add(far))
-				item := x.claimOne()
-				if !item.CancelRequested {
-					x.consume(&item, supervisor.Continue{Delay: far}, "lifecycle:expired")
-					item = x.claimOne()
-				}
-				x.cancelledByLifecycle(&item)
+				x.unhurried(func(unit time.Duration) bool {
+					at := x.now().Add(unit)
+					deadline := at.Add(2 * unit)
+					x.living("a", supervisor.LifecyclePolicy{ExpiresAt: at, DrainDeadline: deadline}, x.now().Add(far))
+					item := x.claimOne()
+					if !item.CancelRequested {
+						x.consume(&item, supervisor.Continue{Delay: far}, "lifecycle:expired")
+						if x.now().Add(x.slack).After(deadline) {
+							return false // consumed so late it has ended the instance
+						}
+						item = x.claimOne()
+					}
+					x.notBefore(&item, deadline)
+					x.cancelledByLifecycle(&item)
+					return true
+				})
 			},
 		},
 		{
@@ -193,76 +210,100 @@ func lifecycleCases() []testCase {
 			topic: "lifecycle", name: "event-idle",
 			rule: "event_idle is raised when no wakeup other than a timer was consumed for EventIdleTimeout, counted from creation",
 			run: func(x *trial) {
-				x.living("a", supervisor.LifecyclePolicy{EventIdleTimeout: 2 * x.Lease}, time.Time{})
-				item := x.claimOne()
-				x.step(&item, `1`, supervisor.Continue{Delay: far}) // progress is no event
-				again := x.claimOne()
-				x.raised(&again, "event_idle")
-				if least := item.CreatedAt.Add(2 * x.Lease); again.ClaimedAt.Before(least) {
-					x.Errorf("claimed at %v, before %v", again.ClaimedAt, least)
-				}
-				x.consume(&again, supervisor.Continue{}, "lifecycle:event_idle")
-				x.idle("it was idle and is completed")
+				x.unhurried(func(unit time.Duration) bool {
+					x.living("a", supervisor.LifecyclePolicy{EventIdleTimeout: 2 * unit}, time.Time{})
+					item := x.claimOne()
+					if len(item.Wakeups) > 0 {
+						return false
+					}
+					x.step(&item, `1`, supervisor.Continue{Delay: far}) // progress is no event
+					again := x.claimOne()
+					x.raised(&again, "event_idle")
+					x.notBefore(&again, item.CreatedAt.Add(2*unit))
+					x.consume(&again, supervisor.Continue{}, "lifecycle:event_idle")
+					x.idle("it was idle and is completed")
+					return true
+				})
 			},
 		},
 		{
 			topic: "lifecycle", name: "event-defers-idle",
 			rule: "event_idle counts from the last commit that consumed a wakeup other than a timer",
 			run: func(x *trial) {
-				instance := x.instance("a")
-				instance.Lifecycle.EventIdleTimeout = 3 * x.Lease
-				x.add(instance, time.Time{}, note("w"))
-				item := x.claimOne()
-				x.sleep(x.Lease)
-				x.consume(&item, supervisor.Continue{Delay: far}, "w")
-				again := x.claimOne()
-				x.raised(&again, "event_idle")
-				if least := item.ClaimedAt.Add(x.Lease + instance.Lifecycle.EventIdleTimeout); again.ClaimedAt.Before(least) {
-					x.Errorf("claimed at %v, want %v at the earliest", again.ClaimedAt, least)
-				}
+				x.unhurried(func(unit time.Duration) bool {
+					instance := x.instance("a")
+					instance.Lifecycle.EventIdleTimeout = 3 * unit
+					x.add(instance, time.Time{}, note("w"))
+					item := x.claimOne()
+					if len(item.Wakeups) > 1 {
+						return false
+					}
+					x.sleep(unit)
+					x.consume(&item, supervisor.Continue{Delay: far}, "w")
+					again := x.claimOne()
+					x.raised(&again, "event_idle")
+					x.notBefore(&again, item.ClaimedAt.Add(unit+3*unit))
+					return true
+				})
 			},
 		},
 		{
 			topic: "lifecycle", name: "no-progress",
 			rule: "no_progress is raised when no commit but failures came for ProgressTimeout",
 			run: func(x *trial) {
-				x.living("a", supervisor.LifecyclePolicy{ProgressTimeout: 2 * x.Lease}, time.Time{})
-				item := x.claimOne()
-				x.sleep(x.Lease)
-				x.fail(&item, "failed", item.ClaimedAt.Add(2*x.Lease)) // a failure is no progress
-				again := x.claimOne()
-				x.raised(&again, "no_progress")
-				x.consume(&again, supervisor.Reschedule{At: again.ClaimedAt}, "lifecycle:no_progress")
-				x.idle("it made no progress and is completed")
+				x.unhurried(func(unit time.Duration) bool {
+					x.living("a", supervisor.LifecyclePolicy{ProgressTimeout: 2 * unit}, time.Time{})
+					item := x.claimOne()
+					if len(item.Wakeups) > 0 {
+						return false
+					}
+					x.sleep(unit)
+					x.fail(&item, "failed", item.ClaimedAt.Add(2*unit)) // a failure is no progress
+					again := x.claimOne()
+					x.raised(&again, "no_progress")
+					x.consume(&again, supervisor.Reschedule{At: again.ClaimedAt}, "lifecycle:no_progress")
+					x.idle("it made no progress and is completed")
+					return true
+				})
 			},
 		},
 		{
 			topic: "lifecycle", name: "progress-defers",
 			rule: "no_progress counts from the last commit that did not fail",
 			run: func(x *trial) {
-				x.living("a", supervisor.LifecyclePolicy{ProgressTimeout: 2 * x.Lease}, time.Time{})
-				item := x.claimOne()
-				x.sleep(x.Lease)
-				x.step(&item, `1`, supervisor.Continue{Delay: far})
-				again := x.claimOne()
-				x.raised(&again, "no_progress")
-				if least := item.ClaimedAt.Add(3 * x.Lease); again.ClaimedAt.Before(least) {
-					x.Errorf("claimed at %v, want %v at the earliest", again.ClaimedAt, least)
-				}
+				x.unhurried(func(unit time.Duration) bool {
+					x.living("a", supervisor.LifecyclePolicy{ProgressTimeout: 2 * unit}, time.Time{})
+					item := x.claimOne()
+					if len(item.Wakeups) > 0 {
+						return false
+					}
+					x.sleep(unit)
+					x.step(&item, `1`, supervisor.Continue{Delay: far})
+					again := x.claimOne()
+					x.raised(&again, "no_progress")
+					x.notBefore(&again, item.ClaimedAt.Add(unit+2*unit))
+					return true
+				})
 			},
 		},
 		{
 			topic: "lifecycle", name: "held-lease-goes-on",
 			rule: "a held lease is not interrupted by the lifecycle",
 			run: func(x *trial) {
-				at := x.soon()
-				x.living("a", supervisor.LifecyclePolicy{ExpiresAt: at, OnExpiry: supervisor.ExpiryCancel}, time.Time{})
-				item := x.claimOne()
-				x.until("it has expired", func() bool { return x.now().After(at) })
-				x.check(x.Renew(x.ctx, lease(&item, held)), "Renew after the instance expired")
-				x.step(&item, `1`, supervisor.Continue{Delay: far})
-				again := x.claimOne()
-				x.cancelledByLifecycle(&again)
+				x.unhurried(func(unit time.Duration) bool {
+					at := x.now().Add(unit)
+					x.living("a", supervisor.LifecyclePolicy{ExpiresAt: at, OnExpiry: supervisor.ExpiryCancel}, time.Time{})
+					item := x.claimOne()
+					if item.CancelRequested {
+						return false
+					}
+					x.passes(at)
+					x.check(x.Renew(x.ctx, lease(&item, held)), "Renew after the instance expired")
+					x.step(&item, `1`, supervisor.Continue{Delay: far})
+					again := x.claimOne()
+					x.cancelledByLifecycle(&again)
+					return true
+				})
 			},
 		},
 		{
@@ -273,7 +314,7 @@ func lifecycleCases() []testCase {
 				x.living("a", supervisor.LifecyclePolicy{ExpiresAt: at}, time.Time{})
 				item := x.claimOne()
 				x.fail(&item, "failed", x.now().Add(far))
-				x.until("it has expired", func() bool { return x.now().After(at) })
+				x.passes(at)
 				x.idle("the retry time is an hour away")
 			},
 		},
@@ -285,7 +326,7 @@ func lifecycleCases() []testCase {
 				x.living("a", supervisor.LifecyclePolicy{ExpiresAt: at}, x.now().Add(far))
 				scope := supervisor.Scope{TenantID: x.tenant}
 				x.check(x.Instances.Pause(x.ctx, scope), "Pause")
-				x.until("it has expired", func() bool { return x.now().After(at) })
+				x.passes(at)
 				x.idle("the tenant is paused")
 				x.check(x.Instances.Resume(x.ctx, scope), "Resume")
 				item := x.claimOne()
@@ -300,7 +341,7 @@ func lifecycleCases() []testCase {
 				x.living("a", supervisor.LifecyclePolicy{ExpiresAt: at}, time.Time{})
 				item := x.claimOne()
 				x.fail(&item, "for good", time.Time{})
-				x.until("it would have expired", func() bool { return x.now().After(at) })
+				x.passes(at)
 				x.idle("it failed for good")
 			},
 		},
@@ -313,6 +354,14 @@ func (x *trial) living(id string, policy supervisor.LifecyclePolicy, dueAt time.
 	instance := x.instance(id)
 	instance.Lifecycle = policy
 	x.add(instance, dueAt)
+}
+
+// notBefore checks when an item was claimed at the earliest.
+func (x *trial) notBefore(item *supervisor.WorkItem, least time.Time) {
+	x.Helper()
+	if item.ClaimedAt.Before(least) {
+		x.Errorf("claimed at %v, want %v at the earliest", item.ClaimedAt, least)
+	}
 }
 
 // raised checks that a lifecycle timer is the only wakeup of an item.
