@@ -49,7 +49,7 @@ type EvaluationOutcome struct {
 	ActionTerminal bool `json:"action_terminal,omitempty"`
 }
 
-// Event types written by the library itself.
+// EventEvaluationFailed is the type of the events that [FailureCommand] makes.
 const EventEvaluationFailed = "workflow.evaluation_failed"
 
 // NewCommand returns a command for what was claimed with key and digests
@@ -327,10 +327,8 @@ func (i *ActionIntent) validateFor(item *WorkItem) error {
 	case i.LeaseEpoch != item.LeaseVersion:
 		return fmt.Errorf("LeaseEpoch is %d, claimed was %d", i.LeaseEpoch, item.LeaseVersion)
 	}
-	for n := range item.CapabilityPins {
-		if item.CapabilityPins[n] == i.Capability {
-			return nil
-		}
+	if !slices.Contains(item.CapabilityPins, i.Capability) {
+		return fmt.Errorf("Capability %q is not exactly one of the pins of the claimed revision", shorten(i.Capability.ID))
 	}
-	return fmt.Errorf("Capability %q is not exactly one of the pins of the claimed revision", shorten(i.Capability.ID))
+	return nil
 }

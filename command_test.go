@@ -314,7 +314,7 @@ func TestNewCommandKeysAndDigests(t *testing.T) {
 
 	at := time.Date(2026, time.June, 1, 0, 0, 0, 1, time.UTC)
 	digests := map[string]string{base().DeliveryDigest: "base"}
-	for name, make := range map[string]func() (TransitionCommand, error){
+	for name, build := range map[string]func() (TransitionCommand, error){
 		"event type": func() (TransitionCommand, error) { return NewCommand(pinnedItem(), "e2", 1, 2, Continue{Delay: 1}) },
 		"payload":    func() (TransitionCommand, error) { return NewCommand(pinnedItem(), "e", 2, 2, Continue{Delay: 1}) },
 		"state":      func() (TransitionCommand, error) { return NewCommand(pinnedItem(), "e", 1, 3, Continue{Delay: 1}) },
@@ -331,7 +331,7 @@ func TestNewCommandKeysAndDigests(t *testing.T) {
 			return NewCommand(pinnedItem(), "e", 1, 2, Failed{Reason: "r", RetryAt: at})
 		},
 	} {
-		command, err := make()
+		command, err := build()
 		require.NoError(t, err)
 		require.Empty(t, digests[command.DeliveryDigest], name)
 		digests[command.DeliveryDigest] = name
@@ -441,7 +441,7 @@ func FuzzValidateContent(f *testing.F) {
 	item := pinnedItem()
 	valid, err := json.Marshal(validCommand(item))
 	require.NoError(f, err)
-	f.Add([]byte(valid), "w0", int64(7))
+	f.Add(valid, "w0", int64(7))
 	f.Add([]byte(`{}`), "", int64(0))
 	f.Add([]byte(`{"disposition":{"kind":"failed"},"consumed_wakeups":["w0"]}`), "w0", int64(-1))
 	f.Fuzz(func(t *testing.T, text []byte, wakeup string, lease int64) {

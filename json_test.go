@@ -53,8 +53,8 @@ func (f *filler) fill(t testing.TB, value reflect.Value) {
 		value.Set(reflect.MakeMap(value.Type()))
 		value.SetMapIndex(reflect.ValueOf("key"), reflect.ValueOf("value"))
 	case reflect.Struct:
-		for n := range value.NumField() {
-			f.fill(t, value.Field(n))
+		for _, field := range value.Fields() {
+			f.fill(t, field)
 		}
 	default:
 		t.Fatalf("%v is of a kind that this test does not fill", value.Type())

@@ -143,8 +143,7 @@ func (m *lifeModel) finishedAt() time.Time {
 }
 
 func (m *lifeModel) attempt() (attempt int) {
-	for n := len(m.history) - 1; n >= 0; n-- {
-		f := &m.history[n]
+	for _, f := range slices.Backward(m.history) {
 		if f.failed() {
 			attempt++
 		} else if f.kind == "commit" || f.kind == "retry" {
