@@ -39,7 +39,7 @@ func (m *lifeModel) until(n int) *lifeModel { return &lifeModel{m.policy, m.hist
 
 // last returns the index of the last fact that has a property, or -1.
 func (m *lifeModel) last(has func(*lifeFact) bool) int {
-	for n := len(m.history) - 1; n >= 0; n-- {
+	for n := range slices.Backward(m.history) {
 		if has(&m.history[n]) {
 			return n
 		}
@@ -123,7 +123,7 @@ func (m *lifeModel) endedByTimer(f *lifeFact) bool {
 }
 
 func (m *lifeModel) status() Status {
-	for n := len(m.history) - 1; n >= 0; n-- {
+	for n := range slices.Backward(m.history) {
 		if status := m.statusAfter(n); status != "" {
 			return status
 		}

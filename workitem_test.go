@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -317,7 +318,7 @@ func TestWakeupValidate(t *testing.T) {
 		{"payload is not JSON", Wakeup{ID: "w", Kind: "k", Payload: json.RawMessage(`x`)}, "Payload is not valid JSON"},
 		{"payload with a lone surrogate", Wakeup{ID: "w", Kind: "k", Payload: json.RawMessage(`"\ud800"`)}, "Payload escapes a lone surrogate"},
 		{"largest payload", Wakeup{ID: "w", Kind: "k", Payload: fits}, ""},
-		{"payload that no claim can hold", Wakeup{ID: "w", Kind: "k", Payload: append(fits[:len(fits):len(fits)], ' ')}, "Payload has 4194305 bytes"},
+		{"payload that no claim can hold", Wakeup{ID: "w", Kind: "k", Payload: append(slices.Clip(fits), ' ')}, "Payload has 4194305 bytes"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
