@@ -13,9 +13,10 @@ import (
 )
 
 // CompiledRevisionLimit bounds the compiled revisions that a registry keeps,
-// prewarmed ones included; the least recently used go first. The figure is that
-// of the deployments which this library was made for: more live definitions per
-// process than they had, at a size that needs no setting.
+// prewarmed ones included; the least recently used go first. It bounds memory by
+// number, for nobody knows the size of a driver, and lies above the live
+// revisions that one process usually serves. Beyond it nothing fails: what is
+// used least often is loaded and compiled again.
 const CompiledRevisionLimit = 256
 
 // maxAbandonedCompiles bounds the compiles that nobody waits for any more and

@@ -13,8 +13,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 	"weak"
 
 	"github.com/stretchr/testify/require"
@@ -592,4 +594,73 @@ func TestOtherContentWaitsForTheCompileUnderItsDigest(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Many goroutines resolve few revisions with compiles that fail, panic, end
+// their goroutine or are given up. Whoever waited long enough gets a driver of
+// what was asked for or the compiler's fault, and nothing is left behind.
+func TestTheCacheUnderStress(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	synctest.Test(t, func(t *testing.T) {
+		registry, compiler := newStepRegistry(t)
+		var faults atomic.Uint64
+		compiler.before = func(ctx context.Context, _ *Revision) error {
+			fault := rand.New(rand.NewPCG(seed, faults.Add(1)))
+			wait := time.NewTimer(time.Duration(fault.IntN(20)) * time.Millisecond)
+			defer wait.Stop()
+			select {
+			case <-wait.C:
+			case <-ctx.Done():
+				if fault.IntN(2) == 0 {
+					return ctx.Err()
+				}
+				<-wait.C // ignores it
+			}
+			switch fault.IntN(6) {
+			case 0:
+				return errPlanned
+			case 1:
+				panic(errPlanned)
+			case 2:
+				runtime.Goexit()
+			}
+			return nil
+		}
+		var group sync.WaitGroup
+		for worker := range 16 {
+			random := rand.New(rand.NewPCG(seed, uint64(1000+worker)))
+			group.Go(func() {
+				for range 100 {
+					n := random.IntN(300)
+					revision := opaqueRevision()
+					revision.SpecID = fmt.Sprintf("spec-%d", n)
+					item := claimOf(t, revision)
+					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(30))*time.Millisecond)
+					driver, err := registry.ResolveRevision(ctx, item, revision)
+					var panicked *PanicError
+					switch {
+					case err == nil && driver.Name() != "steps of "+revision.SpecID:
+						t.Errorf("%s got the driver %q", revision.SpecID, driver.Name())
+					case err == nil, errors.Is(err, errPlanned), errors.As(err, &panicked):
+					case ctx.Err() == nil || !errors.Is(err, context.DeadlineExceeded):
+						t.Error(err)
+					}
+					cancel()
+				}
+			})
+		}
+		group.Wait()
+		time.Sleep(time.Second) // until the last abandoned compile has ended
+		cache := registry.load().compiled
+		cache.mu.Lock()
+		defer cache.mu.Unlock()
+		require.Empty(t, cache.flights)
+		require.Zero(t, cache.abandoned)
+		require.Equal(t, len(cache.entries), cache.recency.Len())
+		require.LessOrEqual(t, len(cache.entries), CompiledRevisionLimit)
+		for key, element := range cache.entries {
+			require.Equal(t, key, element.Value.(*compiledRevision[int]).key)
+		}
+	})
 }
