@@ -47,7 +47,7 @@ type listWakeup struct {
 
 // Add stores an instance that is due at its ScheduledAt.
 func (q *listQueue) Add(_ context.Context, item supervisor.WorkItem) error {
-	if err := item.Instance.Validate(); err != nil {
+	if err := item.Validate(); err != nil {
 		return err
 	}
 	q.mu.Lock()

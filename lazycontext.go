@@ -70,13 +70,13 @@ func (c *lazyContext) Done() <-chan struct{} { return c.materialize().Done() }
 
 func (c *lazyContext) Err() error {
 	c.mu.Lock()
-	real, ended := c.real, c.ended
+	ctx, ended := c.real, c.ended
 	c.mu.Unlock()
-	if real == nil && (ended || (!c.deadline.IsZero() && !time.Now().Before(c.deadline))) {
-		real = c.materialize()
+	if ctx == nil && (ended || (!c.deadline.IsZero() && !time.Now().Before(c.deadline))) {
+		ctx = c.materialize()
 	}
-	if real != nil {
-		return real.Err()
+	if ctx != nil {
+		return ctx.Err()
 	}
 	return c.parent.Err()
 }
@@ -93,10 +93,10 @@ func (c *lazyContext) Deadline() (time.Time, bool) {
 // cancellable context, so that [context.Cause] and children find the real one.
 func (c *lazyContext) Value(key any) any {
 	c.mu.Lock()
-	real := c.real
+	ctx := c.real
 	c.mu.Unlock()
-	if real != nil {
-		return real.Value(key)
+	if ctx != nil {
+		return ctx.Value(key)
 	}
 	return c.parent.Value(key)
 }

@@ -63,7 +63,7 @@ func TestMemoryCommitWritesEverything(t *testing.T) {
 		require.Equal(t, int64(1), snapshot.StateVersion)
 		require.Equal(t, item.LeaseVersion, snapshot.LeaseVersion)
 		require.Zero(t, snapshot.LeaseEndsAt)
-		require.Zero(t, snapshot.LeaseOwner)
+		require.Empty(t, snapshot.LeaseOwner)
 		require.Equal(t, 1, snapshot.PendingWakeups)
 		require.Equal(t, now.Add(time.Hour), snapshot.NextDueAt)
 		require.Equal(t, []Event{{

@@ -91,7 +91,9 @@ func TestMemoryLifeOfAnInstance(t *testing.T) {
 
 		go func() {
 			time.Sleep(time.Minute)
-			require.NoError(t, q.Deliver(context.Background(), "t1", "a", Wakeup{ID: "w1", Kind: "signal"}, time.Time{}))
+			if err := q.Deliver(context.Background(), "t1", "a", Wakeup{ID: "w1", Kind: "signal"}, time.Time{}); err != nil {
+				t.Error(err)
+			}
 		}()
 		require.NoError(t, q.WaitDue(t.Context(), nil))
 		require.Equal(t, start.Add(time.Minute), time.Now().UTC())

@@ -80,7 +80,7 @@ var unwell = map[string]struct {
 	"panics with an error":             {func() error { panic(errors.New("boom")) }, "panicked: boom"},
 	"panics with what cannot be asked": {func() error { panic(rude{}) }, "panicked: "},
 	"panics with a nil error":          {func() error { panic((*frailError)(nil)) }, "panicked: "},
-	"writes to a nil map":              {func() error { var m map[int]int; m[0] = 1; return nil }, "assignment to entry in nil map"},
+	"writes to a nil map":              {func() error { return writeTo(nil) }, "assignment to entry in nil map"},
 	"follows a nil pointer":            {func() error { var p *frailError; return errors.New(p.text) }, "nil pointer dereference"},
 	"exits its goroutine":              {func() error { runtime.Goexit(); return nil }, "called runtime.Goexit"},
 	"panics in a deferred call": {func() error {
@@ -257,4 +257,9 @@ func TestHostileTextOfAnErrorIsStorable(t *testing.T) {
 			require.Equal(t, test.want, queue.failureOf(t, "inst-1").Reason)
 		})
 	}
+}
+
+func writeTo(m map[int]int) error {
+	m[0] = 1
+	return nil
 }

@@ -194,7 +194,7 @@ func TestClaimErrors(t *testing.T) {
 		"unavailable":  {func() error { return fmt.Errorf("%w: %w", ErrUnavailable, failure) }, ErrUnavailable, "no route"},
 		"a typed nil":  {func() error { return (*QueueError)(nil) }, nil, "a nil *supervisor.QueueError"},
 		"a panic":      {func() error { panic("boom") }, nil, "panicked: boom"},
-		"panic of nil": {func() error { panic(nil) }, nil, "panicked"}, //nolint:govet // on purpose
+		"panic of nil": {func() error { panic(nil) }, nil, "panicked"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			queue := &scriptQueue{onClaim: func(context.Context, ClaimRequest) ([]WorkItem, error) { return nil, test.claim() }}

@@ -248,7 +248,7 @@ func TestFailedRenewalEndsTheEvaluationAndRecordsAFailure(t *testing.T) {
 		"an error":      {func() error { return refused }, refused, "lease renewal failed: refused"},
 		"lease lost":    {func() error { return fmt.Errorf("0 rows: %w", ErrLeaseLost) }, ErrLeaseLost, "lease renewal failed: 0 rows"},
 		"a panic":       {func() error { panic("boom") }, nil, "lease renewal failed: queue Renew panicked: boom"},
-		"a nil map":     {func() error { var m map[int]int; m[0] = 1; return nil }, nil, "assignment to entry in nil map"},
+		"a nil map":     {func() error { return writeTo(nil) }, nil, "assignment to entry in nil map"},
 		"Goexit":        {func() error { runtime.Goexit(); return nil }, nil, "lease renewal failed: queue Renew called runtime.Goexit"},
 		"a typed nil":   {func() error { return (*QueueError)(nil) }, nil, "lease renewal failed: a nil *supervisor.QueueError"},
 		"not its owner": {func() error { return ErrNotFound }, ErrNotFound, "lease renewal failed"},

@@ -28,12 +28,10 @@ func (s *Settings) retryDelay(item *WorkItem, err error) (delay time.Duration, a
 			return max(delay, 0), again
 		}
 	}
-	var permanent *permanentError
-	if errors.As(err, &permanent) {
+	if _, permanent := errors.AsType[*permanentError](err); permanent {
 		return 0, false
 	}
-	var after *retryAfterError
-	if errors.As(err, &after) {
+	if after, ok := errors.AsType[*retryAfterError](err); ok {
 		return max(after.delay, minRetryDelay), true
 	}
 	delay = growingDelay(s.RequeueDelay, s.MaxRetryDelay, item.Attempt)

@@ -93,7 +93,7 @@ func (d *desk) takeIn(ctx context.Context, in io.Reader) error {
 	reader := newOrderReader(in)
 	for ctx.Err() == nil {
 		o, err := reader.next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		var refused *lineError

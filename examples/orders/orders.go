@@ -91,7 +91,7 @@ func (r *orderReader) next() (order, error) {
 		if errors.Is(err, errLongLine) {
 			return order{}, &lineError{r.line, err}
 		}
-		if err != nil && err != io.EOF {
+		if err != nil && !errors.Is(err, io.EOF) {
 			return order{}, err
 		}
 		if len(text) > 0 {
@@ -113,11 +113,11 @@ func (r *orderReader) next() (order, error) {
 func (r *orderReader) readLine() ([]byte, error) {
 	r.line++
 	text, err := r.in.ReadSlice('\n')
-	if err == bufio.ErrBufferFull {
-		for err == bufio.ErrBufferFull {
+	if errors.Is(err, bufio.ErrBufferFull) {
+		for errors.Is(err, bufio.ErrBufferFull) {
 			_, err = r.in.ReadSlice('\n')
 		}
-		if err == nil || err == io.EOF {
+		if err == nil || errors.Is(err, io.EOF) {
 			err = errLongLine
 		}
 		return nil, err

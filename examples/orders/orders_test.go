@@ -96,7 +96,7 @@ func FuzzReader(f *testing.F) {
 			o, err := reader.next()
 			var refused *lineError
 			switch {
-			case err == io.EOF:
+			case errors.Is(err, io.EOF):
 				return
 			case errors.As(err, &refused):
 				require.Equal(t, order{}, o)
