@@ -23,13 +23,15 @@ type book struct {
 
 	mu       sync.Mutex
 	onTheWay map[string]*entry
-	counts   counts
+	// unmet are adopted orders that ended before their line was read.
+	unmet  map[string]bool
+	counts counts
 }
 
 // entry is one order on the way.
 type entry struct {
 	order   order
-	line    int // of the input; 0 where an earlier run had started it
+	line    int // of the input; 0 where it was adopted and its line not yet read
 	step    step
 	heardAt time.Time
 	// answered: the world outside has reacted to the order's waiting.
@@ -41,6 +43,7 @@ type entry struct {
 // counts are what a report is made of.
 type counts struct {
 	Read, Refused int // lines
+	Repeated      int // lines whose order had come in this run
 	Resumed       int // orders that an earlier run had started
 	Before        int // of them those that it had also brought to their end
 	Retries       int
@@ -53,6 +56,20 @@ type counts struct {
 	Notes []string
 }
 
+// onTheWay is the number of orders on the way.
+func (c *counts) onTheWay() int {
+	sum := 0
+	for _, n := range c.OnTheWay {
+		sum += n
+	}
+	return sum
+}
+
+// fine reports whether every line gave an order that ended as its data foretells.
+func (c *counts) fine() bool {
+	return c.Surprises+c.Lost+c.Refused+c.onTheWay() == 0
+}
+
 // maxNotes bounds the notes; more of them nobody reads.
 const maxNotes = 10
 
@@ -60,6 +77,7 @@ func newBook(window int) *book {
 	return &book{
 		slots:    make(chan struct{}, window),
 		onTheWay: make(map[string]*entry),
+		unmet:    make(map[string]bool),
 		counts: counts{
 			Ended:    make(map[supervisor.Status]int),
 			Expected: make(map[supervisor.Status]int),
@@ -67,27 +85,49 @@ func newBook(window int) *book {
 	}
 }
 
-// enter opens an entry, once there is room for it. entered is false where the
-// order is on the way already, and firstLine then is the line that it is known
-// from. The error is ctx's.
-func (b *book) enter(ctx context.Context, o order, line int) (entered bool, firstLine int, err error) {
+// adopt opens entries for orders that an earlier run has left on the way, with
+// slots beyond the window: they cannot wait for room. It comes before all else.
+func (b *book) adopt(orders []order) {
+	slots := make(chan struct{}, cap(b.slots)+len(orders))
+	for _, o := range orders {
+		slots <- struct{}{}
+		b.onTheWay[o.ID] = &entry{order: o, step: received}
+	}
+	b.slots = slots
+	b.counts.Resumed += len(orders)
+}
+
+// enter opens an entry, once there is room for it. known is the entry that the
+// order has already, nil where it was entered. The error is ctx's.
+func (b *book) enter(ctx context.Context, o order, line int) (known *entry, err error) {
 	select {
 	case b.slots <- struct{}{}:
 	case <-ctx.Done():
-		return false, 0, ctx.Err()
+		return nil, ctx.Err()
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if known := b.onTheWay[o.ID]; known != nil {
 		<-b.slots
-		firstLine = known.line
-		if firstLine == 0 {
+		copied := *known
+		if known.line == 0 {
 			known.line = line
 		}
-		return false, firstLine, nil
+		return &copied, nil
 	}
 	b.onTheWay[o.ID] = &entry{order: o, line: line, step: received, heardAt: time.Now()}
-	return true, line, nil
+	return nil, nil
+}
+
+// repeat notes a line whose order has come and ended in this run.
+func (b *book) repeat(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unmet[id] {
+		delete(b.unmet, id) // it is the order's first line all the same
+		return
+	}
+	b.counts.Repeated++
 }
 
 // drop takes back an entry whose order was not started after all.
@@ -175,15 +215,18 @@ func (b *book) found(snapshot *supervisor.Snapshot) {
 // end moves an order from the entries to the counts. The caller holds mu.
 func (b *book) end(known *entry, status supervisor.Status, reason string) {
 	b.remove(known.order.ID)
+	if known.line == 0 {
+		b.unmet[known.order.ID] = true
+	}
 	expected := expectedOf(&known.order)
 	b.counts.Ended[status]++
 	b.counts.Expected[expected]++
 	switch {
 	case status != expected:
 		b.counts.Surprises++
-		b.note("%s\tended as %s instead of %s\t%s", known.order.ID, status, expected, reason)
+		b.notef("%s\tended as %s instead of %s\t%s", known.order.ID, status, expected, reason)
 	case status == supervisor.StatusFailed:
-		b.note("%s\tfailed\t%s", known.order.ID, reason)
+		b.notef("%s\tfailed\t%s", known.order.ID, reason)
 	}
 }
 
@@ -257,12 +300,12 @@ func (b *book) missing(id string) {
 	default:
 		b.remove(id)
 		b.counts.Lost++
-		b.note("%s\tlost\tthe queue does not know it any more", id)
+		b.notef("%s\tlost\tthe queue does not know it any more", id)
 	}
 }
 
-// note keeps one of the first notes. The caller holds mu.
-func (b *book) note(format string, values ...any) {
+// notef keeps one of the first notes. The caller holds mu.
+func (b *book) notef(format string, values ...any) {
 	if len(b.counts.Notes) < maxNotes {
 		b.counts.Notes = append(b.counts.Notes, fmt.Sprintf(format, values...))
 	}

@@ -32,8 +32,8 @@ const (
 	forgetEvery = 1000
 )
 
-// serve takes in what an earlier run left, then the orders of the input, and
-// returns when all of them have ended. The world outside runs beside.
+// serve takes in the orders of the input and returns when all of them, and all
+// that were adopted, have ended. The world outside runs beside.
 func (d *desk) serve(ctx context.Context, in io.Reader) error {
 	outside, leave := context.WithCancel(ctx)
 	var world sync.WaitGroup
@@ -41,17 +41,16 @@ func (d *desk) serve(ctx context.Context, in io.Reader) error {
 	defer world.Wait()
 	defer leave()
 
-	if err := d.adopt(ctx); err != nil {
-		return err
-	}
 	if err := d.takeIn(ctx, in); err != nil {
 		return err
 	}
 	return d.book.awaitEnd(ctx)
 }
 
-// adopt enters the orders that an earlier run has left on the way.
+// adopt enters the orders that an earlier run has left on the way. It comes
+// before the supervisor, which would end some of them unseen.
 func (d *desk) adopt(ctx context.Context) error {
+	var left []order
 	filter := supervisor.Filter{SpecID: specID, Status: supervisor.StatusActive}
 	for snapshot, err := range d.queue.List(ctx, filter) {
 		if err != nil {
@@ -61,12 +60,9 @@ func (d *desk) adopt(ctx context.Context) error {
 		if err := json.Unmarshal(snapshot.Config, &o); err != nil {
 			return fmt.Errorf("order %q of an earlier run: %w", snapshot.ID, err)
 		}
-		if _, _, err := d.book.enter(ctx, o, 0); err != nil {
-			return err
-		}
-		d.book.count(func(c *counts) { c.Resumed++ })
-		d.book.found(&snapshot)
+		left = append(left, o)
 	}
+	d.book.adopt(left)
 	return nil
 }
 
@@ -124,7 +120,7 @@ func (d *desk) takeIn(ctx context.Context, in io.Reader) error {
 // refuse reports a line that is not taken in.
 func (d *desk) refuse(err *lineError) {
 	d.book.count(func(c *counts) { c.Read++; c.Refused++ })
-	d.report.problem("%v", err)
+	d.report.problemf("%v", err)
 }
 
 // start starts the instance of an order. The order's id is the instance's, so
@@ -137,17 +133,20 @@ func (d *desk) start(ctx context.Context, o order, line int) error {
 	}
 	if err != nil {
 		d.refuse(&lineError{line, err})
-		return nil
+		return nil //nolint:nilerr // the line is to blame, and it is reported
 	}
 	// The entry comes first: the order may have ended before Start returns.
-	entered, firstLine, err := d.book.enter(ctx, o, line)
+	known, err := d.book.enter(ctx, o, line)
 	switch {
 	case err != nil:
 		return err
-	case !entered && firstLine > 0:
-		d.refuse(&lineError{line, fmt.Errorf("order %q is on its way already, from line %d", o.ID, firstLine)})
+	case known != nil && known.order != o:
+		d.refuse(&lineError{line, fmt.Errorf("order %q is on its way with other content", o.ID)})
 		return nil
-	case !entered:
+	case known != nil && known.line > 0:
+		d.book.count(func(c *counts) { c.Repeated++ })
+		return nil
+	case known != nil:
 		return nil // adopted
 	}
 	started, err := d.queue.Start(ctx, instance, time.Time{})
@@ -162,20 +161,22 @@ func (d *desk) start(ctx context.Context, o order, line int) error {
 }
 
 // meetAgain finds out about an order that the queue had before its line was
-// read: from an earlier run, or from another line that has ended meanwhile.
+// read: from an earlier run, from a process beside this one, or from another
+// line.
 func (d *desk) meetAgain(ctx context.Context, instance supervisor.Instance, line int) error {
 	snapshot, err := d.queue.Get(ctx, instance.TenantID, instance.ID)
+	ended := errors.Is(err, supervisor.ErrNotFound) // and was forgotten since
 	switch {
-	case err != nil && !errors.Is(err, supervisor.ErrNotFound):
+	case err != nil && !ended:
 		d.book.drop(instance.ID)
 		return fmt.Errorf("look up order %q: %w", instance.ID, err)
-	case err != nil, snapshot.Status != supervisor.StatusActive && snapshot.FinishedAt.After(d.startedAt):
-		d.book.drop(instance.ID)
-		d.refuse(&lineError{line, fmt.Errorf("order %q has come before and ended", instance.ID)})
-		return nil
-	case !bytes.Equal(snapshot.Config, instance.Config):
+	case !ended && !bytes.Equal(snapshot.Config, instance.Config):
 		d.book.drop(instance.ID)
 		d.refuse(&lineError{line, fmt.Errorf("order %q is stored with other content: %.200s", instance.ID, snapshot.Config)})
+		return nil
+	case ended, !snapshot.FinishedAt.Before(d.startedAt): // zero: not finished
+		d.book.drop(instance.ID)
+		d.book.repeat(instance.ID)
 		return nil
 	}
 	d.book.count(func(c *counts) {

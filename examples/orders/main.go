@@ -34,6 +34,10 @@ file it takes those shipped with it; "-" is the standard input.
   card      busy: charging is retried twice; declined: the order fails
   stock     late: the order waits for a delivery; never: its customer cancels
 
+An order that comes again, with the same content, is the same order: with -db for
+good, without it until the queue in memory has forgotten it. With -db a run that
+was interrupted or killed is gone on with by giving the same command again.
+
 Progress and problems go to the standard error, the summary to the standard
 output. The exit status is 0 where every order ended as its data foretells,
 1 where one did not, where a line was refused or the run was interrupted, and
@@ -61,7 +65,7 @@ type options struct {
 	workers, window int
 	pace            time.Duration
 	verbose         bool
-	file            string
+	db, file        string
 }
 
 func parseOptions(args []string, stderr io.Writer) (options, error) {
@@ -72,6 +76,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 		fmt.Fprint(stderr, usage)
 		flags.PrintDefaults()
 	}
+	flags.StringVar(&o.db, "db", "", "keep the orders in this SQLite `file`, which a later run goes on with")
 	flags.IntVar(&o.workers, "workers", 16, "orders that are evaluated at one time")
 	flags.IntVar(&o.window, "window", 10000, "orders on the way at one time; reading waits for room")
 	flags.DurationVar(&o.pace, "pace", 0, "time from one step of an order to the next, such as 500ms")
@@ -106,7 +111,7 @@ func (o *options) open(stdin io.Reader) (io.ReadCloser, error) {
 	case "-":
 		return io.NopCloser(stdin), nil
 	}
-	return os.Open(o.file)
+	return os.Open(o.file) //nolint:gosec // whoever calls the program may read what it may read
 }
 
 // run is the whole program. It ends early, in good order, when ctx does.
@@ -130,29 +135,23 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	startedAt := time.Now()
 	err = supervise(ctx, &options, input, book, report)
 	if err != nil {
-		report.problem("%v", err)
+		report.problemf("%v", err)
 	}
-	if fine := report.summary(book.snapshot(), time.Since(startedAt)); !fine || err != nil {
+	counts := book.snapshot()
+	fine := err == nil && counts.fine()
+	report.summary(&counts, time.Since(startedAt), fine)
+	if !fine {
 		return exitWrong
 	}
 	return exitFine
 }
 
-// supervise brings the orders of the input to their end. It is what a service
-// has in its main function: a queue, the drivers, a supervisor that runs until
-// it is told to stop.
-func supervise(ctx context.Context, options *options, input io.Reader, book *book, report *report) error {
-	queue := supervisor.NewMemoryWorkQueue()
-	// Without this a million orders would stay in memory after their end.
-	forget := func(ctx context.Context) error {
-		queue.ClearHistory()
-		_, err := queue.Prune(ctx, time.Now().Add(time.Second)) // what ends at this instant, too
-		return err
-	}
-
+// newLoop is what a service has in its main function: the drivers, the settings,
+// and a supervisor of a queue.
+func newLoop(queue supervisor.WorkQueue, options *options, book *book, log io.Writer) (*supervisor.Supervisor[shop], error) {
 	drivers := supervisor.NewDriverRegistry[shop]()
 	if err := drivers.Register(supervisor.NewDriver(specID, revision, evaluate)); err != nil {
-		return err
+		return nil, err
 	}
 	settings := supervisor.Settings{
 		Concurrency: options.workers,
@@ -162,13 +161,28 @@ func supervise(ctx context.Context, options *options, input io.Reader, book *boo
 		Observer:      &supervisor.Observer{Commit: book.committed},
 	}
 	if options.verbose {
-		settings.Logger = slog.New(slog.NewTextHandler(report, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		settings.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	newShop := func(context.Context) (shop, error) { return openShop(options.pace), nil }
-	loop, err := supervisor.New(queue, drivers, settings, newShop)
+	return supervisor.New(queue, drivers, settings, newShop)
+}
+
+// supervise brings the orders of the input to their end.
+func supervise(ctx context.Context, options *options, input io.Reader, book *book, report *report) (err error) {
+	store, err := openStore(ctx, options.db)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, store.close()) }()
+	loop, err := newLoop(store.queue, options, book, report)
+	if err != nil {
+		return err
+	}
+	desk := &desk{queue: store.queue, forget: store.forget, book: book, report: report}
+	if err := desk.adopt(ctx); err != nil {
+		return err
+	}
+	desk.startedAt = time.Now()
 
 	running, stop := context.WithCancel(ctx)
 	defer stop()
@@ -181,12 +195,11 @@ func supervise(ctx context.Context, options *options, input io.Reader, book *boo
 	})
 	beside.Go(func() { report.follow(running, book) })
 
-	desk := &desk{queue: queue, forget: forget, book: book, report: report, startedAt: time.Now()}
 	err = desk.serve(running, input)
 	stop()
 	beside.Wait()
 	if ctx.Err() != nil {
-		return errors.New("interrupted")
+		return errors.New("interrupted" + store.afterInterrupt)
 	}
 	return errors.Join(loopErr, err)
 }

@@ -140,7 +140,7 @@ func parseOrder(text []byte) (order, error) {
 	if err := decoder.Decode(&parsed); err != nil {
 		return order{}, err
 	}
-	if _, err := decoder.Token(); err != io.EOF {
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return order{}, errors.New("more than one value")
 	}
 	return parsed, parsed.validate()

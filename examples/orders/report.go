@@ -48,8 +48,8 @@ func (r *report) Write(text []byte) (int, error) {
 	return r.beside.Write(text)
 }
 
-// problem writes a line of its own.
-func (r *report) problem(format string, values ...any) {
+// problemf writes a line of its own.
+func (r *report) problemf(format string, values ...any) {
 	fmt.Fprintf(r, "orders: "+format+"\n", values...)
 }
 
@@ -126,12 +126,8 @@ func progressLine(c *counts, elapsed time.Duration) string {
 	return text.String()
 }
 
-// summary writes the result and reports whether all is as expected.
-func (r *report) summary(c counts, elapsed time.Duration) bool {
-	onTheWay := 0
-	for _, n := range c.OnTheWay {
-		onTheWay += n
-	}
+// summary writes the result.
+func (r *report) summary(c *counts, elapsed time.Duration, fine bool) {
 	table := tabwriter.NewWriter(r.result, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "outcome\torders\texpected\t\n")
 	ended := 0
@@ -150,7 +146,7 @@ func (r *report) summary(c counts, elapsed time.Duration) bool {
 		name   string
 		orders int
 	}{
-		{"on the way", onTheWay}, {"lost", c.Lost}, {"lines refused", c.Refused},
+		{"on the way", c.onTheWay()}, {"lost", c.Lost}, {"lines refused", c.Refused},
 	} {
 		if row.orders > 0 {
 			fmt.Fprintf(table, "%s\t%d\t0\t\n", row.name, row.orders)
@@ -172,13 +168,14 @@ func (r *report) summary(c counts, elapsed time.Duration) bool {
 
 	fmt.Fprintf(r.result, "\n%d orders in %.1fs, %d retries", ended, elapsed.Seconds(), c.Retries)
 	if c.Resumed > 0 {
-		fmt.Fprintf(r.result, "; %d were started by an earlier run, which had ended %d of them", c.Resumed, c.Before)
+		fmt.Fprintf(r.result, ", %d begun by an earlier run, %d of them ended by it", c.Resumed, c.Before)
 	}
-	fine := c.Surprises+c.Lost+c.Refused+onTheWay == 0
+	if c.Repeated > 0 {
+		fmt.Fprintf(r.result, ", %d lines of orders that had come", c.Repeated)
+	}
 	if fine {
 		fmt.Fprintln(r.result, ": all as expected")
 	} else {
 		fmt.Fprintln(r.result, ": not all as expected")
 	}
-	return fine
 }

@@ -35,7 +35,7 @@ func (d *desk) watch(ctx context.Context) {
 			case err == nil || errors.Is(err, supervisor.ErrFinished) || errors.Is(err, supervisor.ErrNotFound):
 				d.book.answered(o.ID)
 			case ctx.Err() == nil:
-				d.report.problem("order %q waits: %v", o.ID, err) // and is answered next time
+				d.report.problemf("order %q waits: %v", o.ID, err) // and is answered next time
 			}
 		}
 		for _, id := range d.book.quiet(quietTime) {
@@ -46,7 +46,7 @@ func (d *desk) watch(ctx context.Context) {
 			case errors.Is(err, supervisor.ErrNotFound):
 				d.book.missing(id)
 			case ctx.Err() == nil:
-				d.report.problem("order %q: %v", id, err)
+				d.report.problemf("order %q: %v", id, err)
 			}
 		}
 	}
