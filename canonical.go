@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -23,11 +24,7 @@ func (r *Revision) canonicalContent() ([]byte, error) {
 	content = appendPart(content, spec)
 	content = appendPart(content, r.KernelABIVersion)
 
-	pins := slices.Clone(r.Capabilities)
-	slices.SortFunc(pins, func(a, b CapabilityPin) int {
-		return strings.Compare(a.ID+"\x00"+a.ContractVersion+"\x00"+a.ContentDigest, b.ID+"\x00"+b.ContractVersion+"\x00"+b.ContentDigest)
-	})
-	pins = slices.Compact(pins)
+	pins := pinSet(r.Capabilities)
 	content = binary.AppendUvarint(content, uint64(len(pins)))
 	for _, pin := range pins {
 		content = appendPart(content, pin.ID)
@@ -41,6 +38,19 @@ func (r *Revision) canonicalContent() ([]byte, error) {
 		content = appendPart(content, r.ExpressionVersions[expression])
 	}
 	return appendPart(content, r.DependencySetDigest), nil
+}
+
+// pinSet returns pins in an order of their own, each once.
+func pinSet(pins []CapabilityPin) []CapabilityPin {
+	set := slices.Clone(pins)
+	slices.SortFunc(set, func(a, b CapabilityPin) int {
+		return cmp.Or(
+			strings.Compare(a.ID, b.ID),
+			strings.Compare(a.ContractVersion, b.ContractVersion),
+			strings.Compare(a.ContentDigest, b.ContentDigest),
+		)
+	})
+	return slices.Compact(set)
 }
 
 // canonicalJSON writes JSON without white space, object keys sorted and the

@@ -224,10 +224,9 @@ func (c *revisionCache[C]) enter(ctx context.Context, key revisionKey, content, 
 	defer c.mu.Unlock()
 	if kept := c.lookup(key); kept != nil {
 		switch {
-		case kept.content == content && kept.source.Revision == source.Revision:
-			return kept.driver, nil, nil
 		case kept.content == content:
-			// The same content under another number: the next claim of it hits.
+			// The same content in another notation or under another number, which
+			// the next claim is likely to come with too.
 			c.put(&compiledRevision[C]{key: key, driver: kept.driver, content: content, source: source})
 			return kept.driver, nil, nil
 		case key != prewarmKey(key.specID):

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -119,18 +118,6 @@ func (r *Revision) matchClaim(item *WorkItem) error {
 // samePins compares pins as sets.
 func samePins(a, b []CapabilityPin) bool {
 	return slices.Equal(a, b) || slices.Equal(pinSet(a), pinSet(b))
-}
-
-func pinSet(pins []CapabilityPin) []CapabilityPin {
-	set := slices.Clone(pins)
-	slices.SortFunc(set, func(a, b CapabilityPin) int {
-		return cmp.Or(
-			strings.Compare(a.ID, b.ID),
-			strings.Compare(a.ContractVersion, b.ContractVersion),
-			strings.Compare(a.ContentDigest, b.ContentDigest),
-		)
-	})
-	return slices.Compact(set)
 }
 
 // pinList writes pins for an error message.

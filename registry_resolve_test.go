@@ -253,6 +253,20 @@ func TestEqualContentUnderTwoNumbersSharesADriver(t *testing.T) {
 	require.Zero(t, queue.loads.Load(), "the number used last is a hit")
 }
 
+// A store may write what it holds anew: the notation loaded last is compared
+// as text.
+func TestAHitInAnotherNotationIsCheapFromThenOn(t *testing.T) {
+	registry, _ := newStepRegistry(t)
+	revision := opaqueRevision()
+	item := claimOf(t, revision)
+	_, err := registry.ResolveRevision(t.Context(), item, revision)
+	require.NoError(t, err)
+	revision.Spec = json.RawMessage(`{"steps":[{"by":3,"op":"add"}],"start":2}`)
+	_, err = registry.ResolveRevision(t.Context(), item, revision)
+	require.NoError(t, err)
+	require.Zero(t, testing.AllocsPerRun(10, func() { _, _ = registry.ResolveRevision(t.Context(), item, revision) }))
+}
+
 func TestPinsAreComparedAsSets(t *testing.T) {
 	registry, compiler := newStepRegistry(t)
 	revision := opaqueRevision()
