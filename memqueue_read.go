@@ -240,11 +240,9 @@ func (q *MemoryWorkQueue) Prune(ctx context.Context, before time.Time) (int, err
 	removed := 0
 	for _, tenantID := range q.tenantIDs("") {
 		err := q.walk(ctx, tenantID, func(row *memRow) {
-			if at := row.record.FinishedAt; !at.IsZero() {
-				if at.Before(before) {
-					q.drop(row)
-					removed++
-				}
+			if at := row.record.FinishedAt; !at.IsZero() && at.Before(before) {
+				q.drop(row)
+				removed++
 				return
 			}
 			for row.firstEvent != row.lastEvent && row.firstEvent.at.Before(before) {
