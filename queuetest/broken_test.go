@@ -130,6 +130,7 @@ type broken struct {
 	startReplaces  bool // replaces what was started
 	startSaysTrue  bool // says true for what was started before
 	startUnchecked bool // starts anything
+	anyYear        bool // takes any year
 
 	// Revisions and admission.
 	revisionDigestIgnored bool // finds revisions by their number alone
@@ -140,6 +141,8 @@ type broken struct {
 
 	// Releases.
 	releasesAny           bool // releases for anybody
+	releasesAfterCommit   bool // releases what a commit released
+	reasonStays           bool // keeps the reason over the next claim
 	releaseKeepsVersion   bool // keeps the lease version
 	releaseBurnsAttempt   bool // counts an attempt
 	releaseDelays         bool // puts a delay on what was given back
@@ -169,15 +172,18 @@ type broken struct {
 	listHoldsLock         bool // holds its lock while it yields
 	historyNewestFirst    bool // yields the newest event first
 	historyOfUnknownEmpty bool // yields nothing for an unknown instance
+	errorStays            bool // keeps the last error over a success
+	showsEndedLease       bool // shows a lease that has ended
 	explainForgetsClass   bool // forgets the class of a failure
 
 	// Pruning.
-	prunesActive      bool // removes what is active
-	prunesLate        bool // removes all that is finished
-	prunesNotFailed   bool // keeps what failed for good
-	prunesLatestEvent bool // removes the latest event
-	prunesNoEvents    bool // removes no events
-	prunesFreshIDs    bool // forgets ids before their time
+	prunesActive       bool // removes what is active
+	prunesLate         bool // removes all that is finished
+	prunesNotFailed    bool // keeps what failed for good
+	prunesLatestEvent  bool // removes the latest event
+	prunesActiveEvents bool // keeps the events of what finished later
+	prunesNoEvents     bool // removes no events
+	prunesFreshIDs     bool // forgets ids before their time
 }
 
 // TestBrokenQueuesAreCaught proves the suite: each of these queues breaks one
@@ -285,12 +291,15 @@ func TestBrokenQueuesAreCaught(t *testing.T) {
 		{"replaces what was started", "start/once", func(b *broken) { b.startReplaces = true }},
 		{"says true for what was started before", "start/once", func(b *broken) { b.startSaysTrue = true }},
 		{"starts anything", "hostile/instances", func(b *broken) { b.startUnchecked = true }},
+		{"takes any year", "hostile/instants", func(b *broken) { b.anyYear = true }},
 		{"finds revisions by their number alone", "revisions/found-by-every-pin", func(b *broken) { b.revisionDigestIgnored = true }},
 		{"finds revisions of any tenant", "revisions/found-by-every-pin", func(b *broken) { b.revisionTenantIgnored = true }},
 		{"replaces published revisions", "revisions/immutable", func(b *broken) { b.revisionReplaced = true }},
 		{"publishes anything", "revisions/invalid", func(b *broken) { b.revisionUnchecked = true }},
 		{"refuses with another error", "admission/denied", func(b *broken) { b.wrongDenial = true }},
 		{"releases for anybody", "release/holder-only", func(b *broken) { b.releasesAny = true }},
+		{"releases what a commit released", "release/after-commit", func(b *broken) { b.releasesAfterCommit = true }},
+		{"keeps the reason over the next claim", "release/reason-is-explained", func(b *broken) { b.reasonStays = true }},
 		{"keeps the lease version", "release/fences", func(b *broken) { b.releaseKeepsVersion = true }},
 		{"counts an attempt", "release/claimable-at-once", func(b *broken) { b.releaseBurnsAttempt = true }},
 		{"puts a delay on what was given back", "release/claimable-at-once", func(b *broken) { b.releaseDelays = true }},
@@ -314,11 +323,14 @@ func TestBrokenQueuesAreCaught(t *testing.T) {
 		{"holds its lock while it yields", "list/stops-early", func(b *broken) { b.listHoldsLock = true }},
 		{"yields the newest event first", "history/in-order", func(b *broken) { b.historyNewestFirst = true }},
 		{"yields nothing for an unknown instance", "history/unknown", func(b *broken) { b.historyOfUnknownEmpty = true }},
+		{"keeps the last error over a success", "get/last-error", func(b *broken) { b.errorStays = true }},
+		{"shows a lease that has ended", "get/ended-lease", func(b *broken) { b.showsEndedLease = true }},
 		{"forgets the class of a failure", "explain/failure-classes", func(b *broken) { b.explainForgetsClass = true }},
 		{"removes what is active", "prune/active", func(b *broken) { b.prunesActive = true }},
 		{"removes all that is finished", "prune/finished-later", func(b *broken) { b.prunesLate = true }},
 		{"keeps what failed for good", "prune/finished", func(b *broken) { b.prunesNotFailed = true }},
 		{"removes the latest event", "prune/active", func(b *broken) { b.prunesLatestEvent = true }},
+		{"keeps the events of what finished later", "prune/events-of-finished-later", func(b *broken) { b.prunesActiveEvents = true }},
 		{"removes no events", "prune/active", func(b *broken) { b.prunesNoEvents = true }},
 		{"forgets ids before their time", "prune/consumed-ids", func(b *broken) { b.prunesFreshIDs = true }},
 	} {

@@ -48,6 +48,28 @@ func hostileCases() []testCase {
 			run:  hostileInstances,
 		},
 		{
+			topic: "hostile", name: "instants", needs: instances,
+			rule: "an instant outside the years 1 to 9999 is an error that names the field",
+			run: func(x *trial) {
+				x.add(x.instance("a"), x.now().Add(far))
+				for _, year := range []int{-1, 0, 10_000, 300_000} {
+					at := time.Date(year, 6, 1, 0, 0, 0, 0, time.UTC)
+					started, err := x.Instances.Start(x.ctx, x.instance("b"), at)
+					x.unsupported(err)
+					if started || err == nil || !strings.Contains(err.Error(), "dueAt") {
+						x.Errorf("Start due in the year %d: started is %v and error %s, want an error that names dueAt", year, started, describe(err))
+					}
+					err = x.Instances.Deliver(x.ctx, x.tenant, "a", note("w"), at)
+					x.unsupported(err)
+					if err == nil || !strings.Contains(err.Error(), "dueAt") {
+						x.Errorf("Deliver due in the year %d: error is %s, want one that names dueAt", year, describe(err))
+					}
+				}
+				equal(x, "PendingWakeups", x.get("a").PendingWakeups, 0)
+				x.idle("nothing was started or delivered")
+			},
+		},
+		{
 			topic: "hostile", name: "lookups", needs: instances,
 			rule: "ids that no store could hold are errors, never found and never a fault of the store",
 			run: func(x *trial) {

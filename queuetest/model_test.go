@@ -76,7 +76,6 @@ type modelRow struct {
 	stateVersion  int64
 	dueAt         time.Time
 	dueSequence   int64
-	askedAt       time.Time // what the last disposition, start or operator asked for
 	leaseVersion  int64
 	leaseEnd      time.Time
 	leaseOwner    string
@@ -189,6 +188,14 @@ func (m *model) setDue(r *modelRow, at time.Time) {
 	r.dueAt, r.dueSequence = at, m.next()
 }
 
+// setDueAgain is setDue where an instant that has passed means now.
+func (m *model) setDueAgain(r *modelRow, at, now time.Time) {
+	if !at.IsZero() && at.Before(now) {
+		at = now
+	}
+	m.setDue(r, at)
+}
+
 func (m *model) isPaused(r *modelRow) bool {
 	return !m.pauseIgnored && (m.tenant(r.instance.TenantID).paused || r.paused)
 }
@@ -296,6 +303,9 @@ func (m *model) acquire(r *modelRow, owner string, duration time.Duration) super
 		r.leaseVersion++
 	}
 	r.leaseEnd, r.leaseOwner = now.Add(duration), owner
+	if !m.reasonStays {
+		r.releaseReason = ""
+	}
 	tenant := m.tenant(r.instance.TenantID)
 	r.claimed = supervisor.ControlEpochs{Tenant: tenant.epoch, Instance: r.epoch, Resource: tenant.resourceEpoch}
 	if m.attemptOnClaim {
@@ -454,7 +464,7 @@ func (m *model) commit(ctx context.Context, item *supervisor.WorkItem, command *
 		return nil, err
 	}
 	if repeat, err := m.repeated(r, item, command); err != nil || repeat {
-		if err == nil && keep > 0 && r.keptVersion == r.leaseVersion && r.keptVersion > 0 {
+		if err == nil && keep > 0 && r.keptVersion == r.leaseVersion && r.leaseEnd.After(m.now()) {
 			next := m.recapture(r)
 			return &next, nil
 		}
@@ -629,6 +639,9 @@ func (m *model) settle(r *modelRow, item *supervisor.WorkItem, command *supervis
 	var at time.Time
 	r.record, at = r.record.AfterCommit(&r.instance.Lifecycle, item, command, now)
 	failed, isFailure := command.Disposition.(supervisor.Failed)
+	if !m.errorStays {
+		r.lastError, r.failureClass = "", ""
+	}
 	if isFailure {
 		r.lastError, r.failureClass = failed.Reason, supervisor.FailureClassOf(command)
 		if m.attemptNotCounted {
@@ -652,7 +665,6 @@ func (m *model) settle(r *modelRow, item *supervisor.WorkItem, command *supervis
 	if m.delayFromClaim && at.After(now) {
 		at = at.Add(-time.Hour)
 	}
-	r.askedAt = at
 	var wakeupAt time.Time
 	for _, w := range r.pending {
 		if w.claim == item.LeaseVersion && !m.claimedWakeupsPull {
@@ -662,10 +674,7 @@ func (m *model) settle(r *modelRow, item *supervisor.WorkItem, command *supervis
 			wakeupAt = w.dueAt
 		}
 	}
-	if !wakeupAt.IsZero() && wakeupAt.Before(now) {
-		wakeupAt = now
-	}
-	m.setDue(r, r.record.NextDue(&r.instance.Lifecycle, at, wakeupAt))
+	m.setDueAgain(r, r.record.NextDue(&r.instance.Lifecycle, at, wakeupAt), now)
 	if m.failedStaysDue && r.record.Status == supervisor.StatusFailed {
 		m.setDue(r, now)
 	}
@@ -712,7 +721,7 @@ func (m *model) Release(_ context.Context, item *supervisor.WorkItem, reason str
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, err := m.row(item.TenantID, item.ID)
-	if err != nil || (item.LeaseVersion != r.leaseVersion && !m.releasesAny) {
+	if err != nil || ((item.LeaseVersion != r.leaseVersion || r.leaseEnd.IsZero() && !m.releasesAfterCommit) && !m.releasesAny) {
 		return fmt.Errorf("model: release of %q: %w", item.ID, supervisor.ErrLeaseLost)
 	}
 	if m.releaseChecksEpochs && item.ControlEpochs.Instance != r.epoch {

@@ -21,6 +21,9 @@ func (m *model) Start(ctx context.Context, instance supervisor.Instance, dueAt t
 	if err := instance.Validate(); err != nil && !m.startUnchecked {
 		return false, err
 	}
+	if err := m.checkDue(dueAt); err != nil {
+		return false, err
+	}
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
@@ -49,7 +52,6 @@ func (m *model) Start(ctx context.Context, instance supervisor.Instance, dueAt t
 	if dueAt.IsZero() {
 		dueAt = now
 	}
-	r.askedAt = dueAt
 	at := r.record.NextDue(&instance.Lifecycle, dueAt, time.Time{})
 	if m.startsAtIgnored {
 		at = dueAt
@@ -60,8 +62,18 @@ func (m *model) Start(ctx context.Context, instance supervisor.Instance, dueAt t
 	return true, nil
 }
 
+func (m *model) checkDue(dueAt time.Time) error {
+	if year := dueAt.UTC().Year(); (year < 1 || year > 9999) && !m.anyYear {
+		return fmt.Errorf("model: dueAt is in the year %d, outside 1 to 9999", year)
+	}
+	return nil
+}
+
 func (m *model) Deliver(_ context.Context, tenantID, instanceID string, wakeup supervisor.Wakeup, dueAt time.Time) error {
 	if err := wakeup.Validate(); err != nil && !m.wakeupUnchecked {
+		return err
+	}
+	if err := m.checkDue(dueAt); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -84,7 +96,7 @@ func (m *model) Deliver(_ context.Context, tenantID, instanceID string, wakeup s
 	}
 	now := m.now()
 	due := r.record.WakeupDue(&r.instance.Lifecycle, dueAt, now)
-	if dueAt.Before(now) {
+	if dueAt.IsZero() {
 		dueAt = now
 	}
 	if !m.sharesArguments {
@@ -132,7 +144,7 @@ func (m *model) Cancel(_ context.Context, tenantID, instanceID string) error {
 	switch {
 	case r.record.Status != supervisor.StatusActive:
 		m.setDue(r, time.Time{})
-	case !m.cancelWaits:
+	case !m.cancelWaits && r.dueAt.After(now):
 		m.setDue(r, now)
 	}
 	m.wake()
@@ -209,21 +221,20 @@ func (m *model) setPaused(scope supervisor.Scope, pause bool) error {
 // liftFloor lets pending wakeups of an instance that backs off come before its
 // retry time.
 func (m *model) liftFloor(r *modelRow) {
-	if !r.record.BacksOff() || r.record.RetryAt.IsZero() {
+	next, lifted := r.record.AfterResume()
+	if !lifted {
 		return
 	}
-	r.record.RetryAt = time.Time{}
+	r.record = next
 	var first time.Time
 	for _, w := range r.pending {
 		if first.IsZero() || w.dueAt.Before(first) {
 			first = w.dueAt
 		}
 	}
-	if due := r.record.NextDue(&r.instance.Lifecycle, r.askedAt, first); due.Before(r.dueAt) {
-		if now := m.now(); due.Before(now) {
-			due = now
-		}
-		m.setDue(r, due)
+	due, now := r.record.NextDue(&r.instance.Lifecycle, r.dueAt, first), m.now()
+	if due.Before(r.dueAt) && now.Before(r.dueAt) {
+		m.setDueAgain(r, due, now)
 	}
 	if m.resumeRetries {
 		m.setDue(r, m.now())
@@ -256,8 +267,9 @@ func (m *model) Retry(_ context.Context, tenantID, instanceID string) error {
 	if m.retryFromStart {
 		r.state = r.instance.Config
 	}
-	r.askedAt = m.now()
-	m.setDue(r, m.now())
+	if now := m.now(); r.dueAt.IsZero() || r.dueAt.After(now) {
+		m.setDue(r, now)
+	}
 	m.wake()
 	return nil
 }
@@ -294,7 +306,7 @@ func (m *model) snapshot(r *modelRow) supervisor.Snapshot {
 	s := supervisor.Snapshot{
 		Instance: r.instance, State: bytes.Clone(r.state), StateVersion: r.stateVersion, LeaseVersion: r.leaseVersion,
 		Status: r.record.Status, CreatedAt: r.record.CreatedAt, NextDueAt: r.dueAt, FinishedAt: r.record.FinishedAt,
-		LeaseEndsAt: r.leaseEnd, LastError: r.lastError, Attempt: r.record.Attempt, PendingWakeups: len(r.pending),
+		LastError: r.lastError, Attempt: r.record.Attempt, PendingWakeups: len(r.pending),
 		CancelRequested: r.record.CancelRequested,
 		ControlEpochs:   supervisor.ControlEpochs{Tenant: tenant.epoch, Instance: r.epoch, Resource: tenant.resourceEpoch},
 	}
@@ -302,8 +314,8 @@ func (m *model) snapshot(r *modelRow) supervisor.Snapshot {
 	if m.sharesMemory {
 		s.State, s.Config = r.state, r.instance.Config
 	}
-	if !r.leaseEnd.IsZero() {
-		s.LeaseOwner = r.leaseOwner
+	if r.leaseEnd.After(m.now()) || m.showsEndedLease {
+		s.LeaseOwner, s.LeaseEndsAt = r.leaseOwner, r.leaseEnd
 	}
 	switch {
 	case tenant.paused && !(m.pausedByNarrowest && r.paused):
@@ -417,6 +429,9 @@ func (m *model) Prune(_ context.Context, before time.Time) (int, error) {
 		if finished {
 			removed++
 			delete(m.rows, key)
+			continue
+		}
+		if m.prunesActiveEvents && !r.record.FinishedAt.IsZero() {
 			continue
 		}
 		last := len(r.events) - 1

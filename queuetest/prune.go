@@ -32,6 +32,29 @@ func pruneCases() []testCase {
 			run:  pruneActive,
 		},
 		{
+			topic: "prune", name: "events-of-finished-later",
+			rule: "of what finished after its instant, too, Prune removes all events but the latest that are older",
+			run: func(x *trial) {
+				x.now() // measures how exact the clock is
+				x.due("a")
+				for range 3 {
+					item := x.claimOne()
+					x.step(&item, `1`, supervisor.Continue{})
+				}
+				// The last commit is later than the others by more than the clock
+				// that the instant is named by may be off.
+				item := x.claimOne()
+				x.sleep(2*x.slack + x.Lease)
+				between := x.now().Add(-x.Lease / 2)
+				x.step(&item, `2`, supervisor.Complete{})
+				equal(x, "the number of removed instances", x.prune(between), 0)
+				events := x.history("a")
+				if len(events) != 1 || events[0].StateVersion != 4 {
+					x.Errorf("the events are %+v, want the latest alone, of state version 4", events)
+				}
+			},
+		},
+		{
 			topic: "prune", name: "fresh-events",
 			rule: "Prune leaves events that are not older than its instant",
 			run: func(x *trial) {

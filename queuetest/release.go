@@ -96,6 +96,18 @@ func releaseCases() []testCase {
 			},
 		},
 		{
+			topic: "release", name: "after-commit",
+			rule: "a commit releases the lease: whoever held it until then gets ErrLeaseLost",
+			run: func(x *trial) {
+				x.due("a")
+				item := x.claimOne()
+				x.step(&item, `1`, supervisor.Continue{Delay: far})
+				before := x.look(&item)
+				x.want(x.release.Release(x.ctx, &item, "too late"), supervisor.ErrLeaseLost, "Release after a commit")
+				x.same(&item, before, "a refused release")
+			},
+		},
+		{
 			topic: "release", name: "never-checks-epochs", needs: instances,
 			rule: "Release checks the lease version only, never epochs",
 			run: func(x *trial) {
@@ -113,7 +125,7 @@ func releaseCases() []testCase {
 		},
 		{
 			topic: "release", name: "reason-is-explained", needs: instances,
-			rule: "the reason of a release is kept for Explain, until there is a commit",
+			rule: "the reason of a release is kept for Explain, until there is another claim",
 			run: func(x *trial) {
 				x.due("a")
 				item := x.claimOne()
@@ -123,9 +135,9 @@ func releaseCases() []testCase {
 				if !strings.Contains(explanation.Detail, "the node is draining") {
 					x.Errorf("the explanation is %+v, want the reason of the release in it", explanation)
 				}
-				item = x.claimOne()
-				x.step(&item, `1`, supervisor.Continue{})
-				equal(x, "Detail after a commit", x.explain("a").Detail, "")
+				x.claimShort()
+				x.outlast()
+				equal(x, "Detail after a claim that was not given back", x.explain("a").Detail, "")
 			},
 		},
 		{

@@ -33,6 +33,33 @@ func getCases() []testCase {
 			},
 		},
 		{
+			topic: "get", name: "last-error",
+			rule: "LastError is the reason of the last commit where that failed",
+			run: func(x *trial) {
+				x.due("a")
+				for _, reason := range []string{"one", "two"} {
+					item := x.claimOne()
+					x.fail(&item, reason, item.ClaimedAt)
+					equal(x, "LastError", x.get("a").LastError, reason)
+				}
+				item := x.claimOne()
+				x.step(&item, `1`, supervisor.Continue{})
+				equal(x, "LastError after a success", x.get("a").LastError, "")
+			},
+		},
+		{
+			topic: "get", name: "ended-lease",
+			rule: "an instance whose lease has ended is not leased: LeaseEndsAt is zero",
+			run: func(x *trial) {
+				x.due("a")
+				x.claimShort()
+				x.outlast()
+				if s := x.get("a"); !s.LeaseEndsAt.IsZero() || s.LeaseOwner != "" {
+					x.Errorf("LeaseEndsAt is %v and LeaseOwner %q after the lease has ended", s.LeaseEndsAt, s.LeaseOwner)
+				}
+			},
+		},
+		{
 			topic: "get", name: "memory",
 			rule: "results share no memory with the queue",
 			run: func(x *trial) {
