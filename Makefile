@@ -33,7 +33,7 @@ lint: ## Check format, vet, staticcheck and all linters
 	@unformatted="$$(gofmt -l .)"; if [ -n "$$unformatted" ]; then echo "not formatted:"; echo "$$unformatted"; exit 1; fi
 	go vet work
 	staticcheck work
-	@for dir in $(MODULES); do echo "golangci-lint in $$dir"; (cd "$$dir" && golangci-lint run ./...); done
+	@for dir in $(MODULES); do echo "golangci-lint in $$dir"; (cd "$$dir" && golangci-lint run --allow-parallel-runners ./...); done
 
 .PHONY: bench
 bench: ## Run the benchmarks (BENCH=pattern COUNT=6)

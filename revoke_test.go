@@ -152,8 +152,10 @@ func TestRevokedRenewalWithoutAReleaser(t *testing.T) {
 func TestPauseAndCancelReachARunningEvaluation(t *testing.T) {
 	scope := Scope{TenantID: DefaultTenantID, InstanceID: "inst-1"}
 	for name, act := range map[string]func(context.Context, *MemoryWorkQueue) error{
-		"cancel": func(ctx context.Context, q *MemoryWorkQueue) error { return q.Cancel(ctx, scope.TenantID, scope.InstanceID) },
-		"pause":  func(ctx context.Context, q *MemoryWorkQueue) error { return q.Pause(ctx, scope) },
+		"cancel": func(ctx context.Context, q *MemoryWorkQueue) error {
+			return q.Cancel(ctx, scope.TenantID, scope.InstanceID)
+		},
+		"pause": func(ctx context.Context, q *MemoryWorkQueue) error { return q.Pause(ctx, scope) },
 		"tenant stop": func(ctx context.Context, q *MemoryWorkQueue) error {
 			return q.Pause(ctx, Scope{TenantID: scope.TenantID})
 		},

@@ -36,7 +36,7 @@ func TestEvaluationTimeoutEndsTheContextWithItsCause(t *testing.T) {
 		queue := &scriptQueue{items: testItems(2)}
 		stats, err := RunDuePass(t.Context(), queue, testRegistry(func(ctx context.Context, item *WorkItem) (TransitionCommand, error) {
 			if item.ID == "inst-2" {
-				return work(9 * time.Second)(ctx, item)
+				return work(9*time.Second)(ctx, item)
 			}
 			<-ctx.Done()
 			if since := time.Since(startedAt); since != 10*time.Second {
