@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/workflow-supervisor/supervisor"
@@ -317,53 +318,17 @@ func hashKey(key string) int64 {
 	return int64(h.Sum64())
 }
 
-// writeApply writes the parameters of sqlApply.
-func (q *Queue) writeApply(a *args, members []*member, now time.Time) {
-	column := func(oid uint32, each func(m *member)) {
-		a.array(oid, len(members))
-		for _, m := range members {
-			each(m)
-		}
-	}
+// commitFields is the number of fields of the type commit_v1.
+const commitFields = 28
+
+// writeApply writes the parameters of sqlApply. commitType is the type of the rows.
+func (q *Queue) writeApply(a *args, commitType uint32, members []*member, now time.Time) {
 	a.int8(q.barrierKey())
 	a.instant(now)
-	column(pgtype.Int8OID, func(m *member) { a.int8(m.claim.no) })
-	column(pgtype.Int8OID, func(m *member) { a.int8(m.claim.leaseVersion) })
-	column(pgtype.Int8OID, func(m *member) { a.int8(m.claim.stateVersion) })
-	column(pgtype.Int8OID, func(m *member) { a.int8(m.claim.touched) })
-	column(pgtype.Int8OID, func(m *member) { a.int8(m.claim.epochs.Tenant) })
-	column(pgtype.TimestamptzOID, func(m *member) { a.instant(m.decision.due) })
-	column(pgtype.Int8OID, func(m *member) {
-		if m.decision.keep == 0 {
-			a.null(pgtype.Int8OID)
-			return
-		}
-		a.int8(leaseMicros(m.decision.keep))
-	})
-	column(pgtype.TextOID, func(m *member) { a.text(string(m.decision.record.Status)) })
-	column(pgtype.Int4OID, func(m *member) { a.int4(m.decision.record.Attempt) })
-	column(pgtype.Int4OID, func(m *member) { a.int4(len(m.command.ConsumedWakeups)) })
-	column(pgtype.TimestamptzOID, func(m *member) { a.instant(m.decision.record.RetryAt) })
-	column(pgtype.TimestamptzOID, func(m *member) { a.instant(m.decision.record.LastProgressAt) })
-	column(pgtype.TimestamptzOID, func(m *member) { a.instant(m.decision.record.LastEventAt) })
-	column(pgtype.TimestamptzOID, func(m *member) { a.instant(m.claim.wakeupAt) })
-	column(pgtype.TimestamptzOID, func(m *member) { a.instant(timerAt(&m.claim.instance.Lifecycle, &m.decision.record)) })
-	column(pgtype.Int8OID, func(m *member) { a.int8OrNull(m.decision.record.Counters.Triggered) })
-	column(pgtype.Int8OID, func(m *member) { a.int8OrNull(m.decision.record.Counters.Matched) })
-	column(pgtype.Int8OID, func(m *member) { a.int8OrNull(m.decision.record.Counters.Succeeded) })
-	column(pgtype.Int8OID, func(m *member) { a.int8OrNull(m.decision.record.Counters.ActionTerminal) })
-	column(pgtype.TextOID, func(m *member) { a.textOrNull(string(supervisor.FailureClassOf(m.command))) })
-	column(pgtype.TextOID, func(m *member) {
-		failed, _ := m.command.Disposition.(supervisor.Failed)
-		a.textOrNull(failed.Reason)
-	})
-	column(pgtype.TextOID, func(m *member) { a.raw(m.command.NextState) })
-	column(pgtype.Int8OID, func(m *member) { a.int8(hashKey(m.command.DeliveryKey)) })
-	column(pgtype.TextOID, func(m *member) { a.text(m.command.EventType) })
-	column(pgtype.TextOID, func(m *member) { a.text(m.command.EventDigest) })
-	column(pgtype.TextOID, func(m *member) { a.text(m.command.DeliveryKey) })
-	column(pgtype.TextOID, func(m *member) { a.text(m.command.DeliveryDigest) })
-	column(pgtype.TextOID, func(m *member) { a.raw(m.command.EventPayload) })
+	a.arrayOf(commitType, 0, len(members))
+	for _, m := range members {
+		m.write(a)
+	}
 	consumed := 0
 	for _, m := range members {
 		consumed += len(m.command.ConsumedWakeups)
@@ -380,6 +345,69 @@ func (q *Queue) writeApply(a *args, members []*member, now time.Time) {
 			a.text(id)
 		}
 	}
+}
+
+// write writes a member as a row of the type commit_v1.
+func (m *member) write(a *args) {
+	record := &m.decision.record
+	a.row(commitFields)
+	a.int8(m.claim.no)
+	a.int8(m.claim.leaseVersion)
+	a.int8(m.claim.stateVersion)
+	a.int8(m.claim.touched)
+	a.int8(m.claim.epochs.Tenant)
+	a.instant(m.decision.due)
+	if m.decision.keep == 0 {
+		a.null(pgtype.Int8OID)
+	} else {
+		a.int8(leaseMicros(m.decision.keep))
+	}
+	a.text(string(record.Status))
+	a.int4(record.Attempt)
+	a.int4(len(m.command.ConsumedWakeups))
+	a.instant(record.RetryAt)
+	a.instant(record.LastProgressAt)
+	a.instant(record.LastEventAt)
+	a.instant(m.claim.wakeupAt)
+	a.instant(timerAt(&m.claim.instance.Lifecycle, record))
+	a.int8OrNull(record.Counters.Triggered)
+	a.int8OrNull(record.Counters.Matched)
+	a.int8OrNull(record.Counters.Succeeded)
+	a.int8OrNull(record.Counters.ActionTerminal)
+	a.textOrNull(string(supervisor.FailureClassOf(m.command)))
+	failed, _ := m.command.Disposition.(supervisor.Failed)
+	a.textOrNull(failed.Reason)
+	a.raw(m.command.NextState)
+	a.int8(hashKey(m.command.DeliveryKey))
+	a.text(m.command.EventType)
+	a.text(m.command.EventDigest)
+	a.text(m.command.DeliveryKey)
+	a.text(m.command.DeliveryDigest)
+	a.raw(m.command.EventPayload)
+}
+
+// commitTypeOID returns the number of the type commit_v1, which the database
+// gave it when it was made.
+func (q *Queue) commitTypeOID(ctx context.Context, conn *pgx.Conn) (uint32, error) {
+	if oid := q.commitType.Load(); oid != 0 {
+		return oid, nil
+	}
+	a := q.store.newArgs()
+	defer q.store.free(a)
+	a.text(q.store.schema + ".commit_v1")
+	var oid uint32
+	err := q.store.call(ctx, conn, q.store.statements.commitType, a, func(c *cells) error {
+		oid = uint32(c.int8())
+		return nil
+	})
+	if err == nil && oid == 0 {
+		err = ErrSchema
+	}
+	if err != nil {
+		return 0, err
+	}
+	q.commitType.Store(oid)
+	return oid, nil
 }
 
 // readApplied reads the answer of sqlApply: the places of the members that were
@@ -405,9 +433,13 @@ func readApplied(c *cells, members []*member) (places []int, err error) {
 
 // applyIn applies members within a transaction.
 func (q *Queue) applyIn(ctx context.Context, tx *transaction, members []*member) (places []int, err error) {
+	commitType, err := q.commitTypeOID(ctx, tx.conn)
+	if err != nil {
+		return nil, err
+	}
 	a := q.store.newArgs()
 	defer q.store.free(a)
-	q.writeApply(a, members, members[0].now)
+	q.writeApply(a, commitType, members, members[0].now)
 	tx.add(sqlApply, a, func(c *cells) (err error) {
 		places, err = readApplied(c, members)
 		return err

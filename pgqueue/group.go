@@ -116,32 +116,36 @@ func (g *commitGroup) submit(ctx context.Context, q *Queue, m *member) (verdict,
 	}
 }
 
-// wantsCommitter reports whether one more transaction is worth its cost: at
-// once where none is in flight, and side by side with others when as many wait
-// as those have on average.
+// wantsCommitter reports whether what waits is worth a transaction now: where
+// none is in flight, and beside others when as many wait as are in flight, so
+// that batches grow with the load instead of splitting up.
 func (g *commitGroup) wantsCommitter(most int) bool {
-	return g.committers == 0 || (g.committers < most && len(g.waiting)*g.committers >= g.inFlight)
+	return g.committers == 0 || (g.committers < most && len(g.waiting) >= g.inFlight)
 }
 
-// run commits what waits until nothing does.
+// run commits what waits until nothing does, or others see to it.
 func (g *commitGroup) run(q *Queue) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for {
-		g.mu.Lock()
 		batch := g.take(q.options.BatchSize)
 		if len(batch) == 0 {
 			g.committers--
-			g.mu.Unlock()
 			return
 		}
 		g.inFlight += len(batch)
 		g.mu.Unlock()
 		q.commitBatch(batch)
-		g.mu.Lock()
-		g.inFlight -= len(batch)
-		g.mu.Unlock()
 		for _, m := range batch {
 			m.done <- struct{}{}
 		}
+		g.mu.Lock()
+		g.inFlight -= len(batch)
+		g.committers--
+		if !g.wantsCommitter(q.options.Committers) {
+			return
+		}
+		g.committers++
 	}
 }
 
@@ -201,6 +205,11 @@ func (q *Queue) commitBatch(batch []*member) {
 		settle(notSent, err)
 		return
 	}
+	commitType, err := q.commitTypeOID(ctx, conn.Conn())
+	if err != nil {
+		settle(notSent, err)
+		return
+	}
 	settle(decideAlone, nil)
 	encoded := make(chan struct{})
 	release := sync.OnceFunc(func() { close(encoded) })
@@ -232,7 +241,7 @@ func (q *Queue) commitBatch(batch []*member) {
 	ready = slices.CompactFunc(ready, func(a, b *member) bool { return a.claim.no == b.claim.no })
 	a := q.store.newArgs()
 	defer q.store.free(a)
-	q.writeApply(a, ready, now)
+	q.writeApply(a, commitType, ready, now)
 	release()
 	var places []int
 	err = q.store.call(ctx, conn.Conn(), q.store.statements.apply, a, func(c *cells) (err error) {

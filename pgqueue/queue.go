@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -38,6 +39,8 @@ type Queue struct {
 	waits    waiters
 	notices  notifier
 	watching sync.Once
+	// commitType is the number of the type commit_v1; 0: not known yet.
+	commitType atomic.Uint32
 }
 
 var (

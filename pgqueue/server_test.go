@@ -42,6 +42,7 @@ func TestMain(m *testing.M) {
 	if shared.server != nil {
 		shared.server.stop()
 	}
+	stopBenchServer()
 	os.Exit(code)
 }
 

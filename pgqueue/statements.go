@@ -2,20 +2,20 @@ package pgqueue
 
 // statements are the single statements of the queue.
 type statements struct {
-	clock, claim, apply, renew, release, inbox, setAside, nextDue *statement
-	findLane, ensureTenant, ensureLane                            *statement
-	publish, loadRevision                                         *statement
-	get, list, history                                            *statement
-	pruneInstances, pruneEvents, pruneWakeups                     *statement
+	clock, claim, apply, commitType, renew, release, inbox, setAside, nextDue *statement
+	findLane, ensureTenant, ensureLane                                        *statement
+	publish, loadRevision                                                     *statement
+	get, list, history                                                        *statement
+	pruneInstances, pruneEvents, pruneWakeups                                 *statement
 }
 
 const (
 	sqlClock = `SELECT clock_timestamp()`
 	sqlClaim = `SELECT * FROM {{schema}}.claim_v1($1, $2, $3, $4, $5)`
-	sqlApply = `
-SELECT * FROM {{schema}}.apply_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32)`
-	sqlRenew = `SELECT {{schema}}.renew_v1($1, $2, $3, $4, $5, $6)`
+	sqlApply = `SELECT * FROM {{schema}}.apply_v1($1, $2, $3, $4, $5)`
+	// sqlCommitType finds the type of the third parameter of sqlApply.
+	sqlCommitType = `SELECT to_regtype($1)::oid::bigint`
+	sqlRenew      = `SELECT {{schema}}.renew_v1($1, $2, $3, $4, $5, $6)`
 	// The casts let any driver send any parameter as text.
 	sqlStart = `
 SELECT {{schema}}.start_v1($1::bigint, $2::bigint, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::bigint,
@@ -36,6 +36,7 @@ func (s *store) prepare() {
 		clock:          s.statement(sqlClock),
 		claim:          s.statement(sqlClaim),
 		apply:          s.statement(sqlApply),
+		commitType:     s.statement(sqlCommitType),
 		renew:          s.statement(sqlRenew),
 		release:        s.statement(sqlRelease),
 		inbox:          s.statement(sqlInbox),

@@ -161,7 +161,7 @@ func (q *Queue) isDue(w *waiter) bool {
 	return w.due
 }
 
-const sqlNextDue = `SELECT next_at, now FROM {{schema}}.next_due_v1($1, coalesce($2, '-infinity'))`
+const sqlNextDue = `SELECT next_at, now FROM {{schema}}.next_due_v1($1, coalesce($2::timestamptz, '-infinity'))`
 
 // nextDue asks for the next due time behind an instant and returns how long to
 // sleep before looking again; nothing where it has come.

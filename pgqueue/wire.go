@@ -20,6 +20,8 @@ type args struct {
 	ends   []int // where each parameter ends in buffer; negative: it is NULL
 	oids   []uint32
 	left   int // elements that the current array still lacks
+	fields int // fields that the current row still lacks
+	sizeAt int // where the size of the current row goes
 
 	values  [][]byte
 	formats []int16
@@ -27,6 +29,7 @@ type args struct {
 
 func (a *args) reset() {
 	a.buffer, a.ends, a.oids, a.left = a.buffer[:0], a.ends[:0], a.oids[:0], 0
+	a.fields = 0
 }
 
 // arrayOIDs are the types of arrays by the type of their elements.
@@ -43,7 +46,10 @@ func arrayOID(element uint32) uint32 {
 }
 
 // array starts a one-dimensional array parameter of n elements.
-func (a *args) array(element uint32, n int) {
+func (a *args) array(element uint32, n int) { a.arrayOf(element, arrayOID(element), n) }
+
+// arrayOf starts an array of any type; an unknown type of the array itself is 0.
+func (a *args) arrayOf(element, array uint32, n int) {
 	dimensions := uint32(1)
 	if n == 0 {
 		dimensions = 0
@@ -55,14 +61,40 @@ func (a *args) array(element uint32, n int) {
 		a.buffer = binary.BigEndian.AppendUint32(a.buffer, uint32(n))
 		a.buffer = binary.BigEndian.AppendUint32(a.buffer, 1) // lower bound
 	}
-	a.oids = append(a.oids, arrayOID(element))
+	a.oids = append(a.oids, array)
 	if a.left = n; n == 0 {
 		a.ends = append(a.ends, len(a.buffer))
 	}
 }
 
+// row starts an element of an array of rows; its fields are the next n values.
+func (a *args) row(n int) {
+	a.sizeAt = len(a.buffer)
+	a.buffer = binary.BigEndian.AppendUint32(a.buffer, 0) // set by its last field
+	a.buffer = binary.BigEndian.AppendUint32(a.buffer, uint32(n))
+	a.fields = n
+}
+
+// field counts a field that ends size bytes behind the buffer.
+func (a *args) field(size int) {
+	if a.fields--; a.fields > 0 {
+		return
+	}
+	end := len(a.buffer) + size
+	binary.BigEndian.PutUint32(a.buffer[a.sizeAt:], uint32(end-a.sizeAt-4))
+	if a.left--; a.left == 0 {
+		a.ends = append(a.ends, end)
+	}
+}
+
 // begin opens a value of a known size, which the caller appends at once.
 func (a *args) begin(oid uint32, size int) {
+	if a.fields > 0 {
+		a.buffer = binary.BigEndian.AppendUint32(a.buffer, oid)
+		a.buffer = binary.BigEndian.AppendUint32(a.buffer, uint32(size))
+		a.field(size)
+		return
+	}
 	if a.left == 0 {
 		a.oids = append(a.oids, oid)
 		a.ends = append(a.ends, len(a.buffer)+size)
@@ -75,6 +107,12 @@ func (a *args) begin(oid uint32, size int) {
 }
 
 func (a *args) null(oid uint32) {
+	if a.fields > 0 {
+		a.buffer = binary.BigEndian.AppendUint32(a.buffer, oid)
+		a.buffer = binary.BigEndian.AppendUint32(a.buffer, math.MaxUint32)
+		a.field(0)
+		return
+	}
 	if a.left == 0 {
 		a.oids = append(a.oids, oid)
 		a.ends = append(a.ends, -1-len(a.buffer))
