@@ -113,31 +113,20 @@ func (q *Queue) scanClaim(c *cells, req *supervisor.ClaimRequest, result *claimR
 		result.special = append(result.special, placedNumber{place: place, no: c.int8()})
 		return nil
 	}
-	claim := new(heldClaim)
-	broken := claim.scanClaimed(c)
+	r := new(row)
+	broken := r.scanClaimed(c)
 	wakeups, err := scanWakeups(&last)
 	if broken == nil {
 		broken = err
 	}
 	c.bad = c.bad || last.bad
 	if broken != nil {
-		result.broken = append(result.broken, &brokenRowError{row: &claim.row, cause: broken})
+		result.broken = append(result.broken, &brokenRowError{row: r, cause: broken})
 		return nil
 	}
-	result.claimed = append(result.claimed, placedItem{place: place, item: claim.item(claimedAt, wakeups)})
-	q.hold(claim, wakeups, req.LeaseDuration)
+	result.claimed = append(result.claimed, placedItem{place: place, item: r.item(claimedAt, wakeups)})
+	q.held.remember(r.held(claimedAt, wakeups), req.LeaseDuration)
 	return nil
-}
-
-// hold remembers a claim whose item was taken from it.
-func (q *Queue) hold(claim *heldClaim, wakeups []supervisor.Wakeup, lease time.Duration) {
-	if len(wakeups) > 0 {
-		claim.wakeups = make([]string, len(wakeups))
-		for n := range wakeups {
-			claim.wakeups[n] = wakeups[n].ID
-		}
-	}
-	q.held.remember(claim, lease)
 }
 
 // scanWakeups reads the four columns of wakeups into memory of their own.
@@ -173,10 +162,10 @@ func scanWakeups(c *cells) (wakeups []supervisor.Wakeup, broken error) {
 // claimOne claims an instance that has a lifecycle timer to raise, where it is
 // still to be had.
 func (q *Queue) claimOne(ctx context.Context, req *supervisor.ClaimRequest, special placedNumber) (claimed *placedItem, err error) {
-	var claim *heldClaim
+	var got *row
 	var wakeups []supervisor.Wakeup
 	err = q.store.transact(ctx, q.own, func(tx *transaction) error {
-		claim = nil
+		got = nil
 		r, err := q.load(ctx, tx, special.no, "", "")
 		if err != nil || r == nil || !r.claimable() {
 			return err
@@ -185,14 +174,14 @@ func (q *Queue) claimOne(ctx context.Context, req *supervisor.ClaimRequest, spec
 		if err != nil {
 			return err
 		}
-		claim = &heldClaim{row: *r}
+		got = r
 		return nil
 	})
-	if err != nil || claim == nil {
+	if err != nil || got == nil {
 		return nil, err
 	}
-	claimed = &placedItem{place: special.place, item: claim.item(claim.now, wakeups)}
-	q.hold(claim, wakeups, req.LeaseDuration)
+	claimed = &placedItem{place: special.place, item: got.item(got.now, wakeups)}
+	q.held.remember(got.held(got.now, wakeups), req.LeaseDuration)
 	return claimed, nil
 }
 

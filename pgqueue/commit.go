@@ -39,11 +39,14 @@ func (q *Queue) commit(ctx context.Context, item *supervisor.WorkItem, command *
 	}
 	unknown := false
 	if claim := q.held.get(item.TenantID, item.ID, item.LeaseVersion); claim != nil && claim.fits(item, command) {
-		m := &member{claim: claim, item: item, command: command, lease: lease}
-		verdict, err := q.commits.submit(ctx, q, m)
+		m := q.commits.member()
+		m.ctx, m.claim, m.item, m.command, m.lease = ctx, claim, item, command, lease
+		verdict, err := q.commits.submit(q, m)
 		switch verdict {
 		case applied:
-			return q.committed(m), nil
+			next := q.committed(m)
+			q.commits.free(m)
+			return next, nil
 		case notSent:
 			if ctx.Err() != nil || q.closed.Err() != nil {
 				return nil, q.wrap(ctx, "commit", err)
@@ -59,9 +62,9 @@ func (q *Queue) commit(ctx context.Context, item *supervisor.WorkItem, command *
 func (q *Queue) committed(m *member) *supervisor.WorkItem {
 	c := m.claim
 	if m.decision.keep == 0 {
-		q.held.forget(c.instance.TenantID, c.instance.ID, c.leaseVersion)
+		q.held.forget(c.key, c.leaseVersion)
 		if due := m.decision.due; !due.IsZero() {
-			q.announceCommit(due, m.now)
+			q.announceCommit(m.item.SpecID, due, m.now)
 		}
 		return nil
 	}
@@ -75,13 +78,18 @@ func (q *Queue) committed(m *member) *supervisor.WorkItem {
 	next.CancelRequested = m.decision.record.CancelRequested
 	next.Attempt = m.decision.record.Attempt
 	next.Wakeups = nil
-	claim := &heldClaim{row: c.row}
-	claim.record = m.decision.record
-	claim.stateVersion, claim.leaseVersion = next.StateVersion, next.LeaseVersion
-	claim.epochs = next.ControlEpochs
-	claim.pending -= len(m.command.ConsumedWakeups)
-	claim.deliveryHash = hashKey(m.command.DeliveryKey)
-	q.held.remember(claim, m.lease)
+	q.held.remember(&heldClaim{
+		identity:     c.identity,
+		record:       m.decision.record,
+		claimedAt:    m.now,
+		dueAt:        c.dueAt,
+		wakeupAt:     c.wakeupAt,
+		leaseVersion: next.LeaseVersion,
+		stateVersion: next.StateVersion,
+		touched:      c.touched,
+		deliveryHash: hashKey(m.command.DeliveryKey),
+		epochs:       next.ControlEpochs,
+	}, m.lease)
 	return &next
 }
 
@@ -100,7 +108,7 @@ func (q *Queue) commitAlone(ctx context.Context, item *supervisor.WorkItem, comm
 	for delay := firstRetryDelay; ; delay = min(2*delay, lastRetryDelay) {
 		next, err := q.commitLocked(ctx, item, command, lease)
 		if err == nil {
-			q.held.forget(item.TenantID, item.ID, item.LeaseVersion)
+			q.held.forget(instanceKey{item.TenantID, item.ID}, item.LeaseVersion)
 			return next, nil
 		}
 		if isRule(err) {
@@ -138,10 +146,10 @@ func (q *Queue) pause(ctx context.Context, delay time.Duration) bool {
 }
 
 func (q *Queue) commitLocked(ctx context.Context, item *supervisor.WorkItem, command *supervisor.TransitionCommand, lease time.Duration) (next *supervisor.WorkItem, err error) {
-	var claim *heldClaim
+	var kept *row
 	var due, now time.Time
 	err = q.store.transact(ctx, q.own, func(tx *transaction) error {
-		next, claim, due = nil, nil, time.Time{}
+		next, kept, due = nil, nil, time.Time{}
 		known := q.addIntentLookups(tx, item, command)
 		r, err := q.load(ctx, tx, 0, item.TenantID, item.ID)
 		if err != nil {
@@ -158,14 +166,15 @@ func (q *Queue) commitLocked(ctx context.Context, item *supervisor.WorkItem, com
 				})
 			}
 			if lease > 0 && r.kept && r.leaseEndsAt.After(r.now) {
-				claim, next, err = q.capture(ctx, tx, r)
+				kept = r
+				next, err = q.capture(ctx, tx, r)
 			}
 			return err
 		}
 		if err := r.refuses(item, command, known); err != nil {
 			return err
 		}
-		m := &member{claim: &heldClaim{row: *r}, item: item, command: command, now: r.now}
+		m := &member{claim: r.held(r.now, nil), item: item, command: command, now: r.now}
 		m.decision = m.claim.decide(item, command, 0, r.now)
 		due = m.decision.due
 		verdicts, err := q.applyIn(ctx, tx, []*member{m})
@@ -190,8 +199,9 @@ func (q *Queue) commitLocked(ctx context.Context, item *supervisor.WorkItem, com
 		if err != nil {
 			return err
 		}
-		kept := r.item(now, wakeups)
-		next, claim = &kept, &heldClaim{row: *r}
+		kept = r
+		item := r.item(now, wakeups)
+		next = &item
 		return nil
 	})
 	if errors.Is(err, errRaced) {
@@ -200,16 +210,16 @@ func (q *Queue) commitLocked(ctx context.Context, item *supervisor.WorkItem, com
 	if err != nil {
 		return nil, err
 	}
-	if claim != nil {
-		q.hold(claim, next.Wakeups, lease)
+	if kept != nil {
+		q.held.remember(kept.held(next.ClaimedAt, next.Wakeups), lease)
 	} else if !due.IsZero() {
-		q.announceCommit(due, now)
+		q.announceCommit(item.SpecID, due, now)
 	}
 	return next, nil
 }
 
 // capture returns the item of a lease that is held, as it was kept.
-func (q *Queue) capture(ctx context.Context, tx *transaction, r *row) (*heldClaim, *supervisor.WorkItem, error) {
+func (q *Queue) capture(ctx context.Context, tx *transaction, r *row) (*supervisor.WorkItem, error) {
 	var wakeups []supervisor.Wakeup
 	var broken error
 	if r.pending > 0 {
@@ -223,12 +233,12 @@ func (q *Queue) capture(ctx context.Context, tx *transaction, r *row) (*heldClai
 			return nil
 		})
 		if err := tx.send(ctx); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	item := r.item(r.now, wakeups)
 	item.ControlEpochs.Tenant, item.ControlEpochs.Instance = r.leaseTenantEpoch, r.leaseEpoch
-	return &heldClaim{row: *r}, &item, broken
+	return &item, broken
 }
 
 // isRule reports an error that the rules of a commit gave, after which nothing
@@ -282,7 +292,7 @@ type decision struct {
 
 // decide applies the rules to a command that nothing refuses.
 func (c *heldClaim) decide(item *supervisor.WorkItem, command *supervisor.TransitionCommand, lease time.Duration, now time.Time) decision {
-	policy := &c.instance.Lifecycle
+	policy := &c.policy
 	record, at := c.record.AfterCommit(policy, item, command, now)
 	d := decision{record: record, due: record.NextDue(policy, at, c.wakeupAt)}
 	if d.due.IsZero() {
@@ -307,7 +317,7 @@ func (m *member) keepable(now time.Time) bool {
 	if at := m.claim.wakeupAt; !at.IsZero() && !at.After(now) {
 		return false
 	}
-	at := timerAt(&m.claim.instance.Lifecycle, &m.decision.record)
+	at := timerAt(&m.claim.policy, &m.decision.record)
 	return at.IsZero() || at.After(now)
 }
 
@@ -369,7 +379,7 @@ func (m *member) write(a *args) {
 	a.instant(record.LastProgressAt)
 	a.instant(record.LastEventAt)
 	a.instant(m.claim.wakeupAt)
-	a.instant(timerAt(&m.claim.instance.Lifecycle, record))
+	a.instant(timerAt(&m.claim.policy, record))
 	a.int8OrNull(record.Counters.Triggered)
 	a.int8OrNull(record.Counters.Matched)
 	a.int8OrNull(record.Counters.Succeeded)

@@ -15,7 +15,7 @@ func (q *Queue) change(ctx context.Context, what, tenantID, instanceID string, r
 	if err := q.ready(ctx); err != nil {
 		return err
 	}
-	due := false
+	due, specID := false, ""
 	err := q.store.transact(ctx, q.pool, func(tx *transaction) error {
 		due = false
 		r, err := q.load(ctx, tx, 0, storable(tenantID), storable(instanceID))
@@ -29,12 +29,13 @@ func (q *Queue) change(ctx context.Context, what, tenantID, instanceID string, r
 		if err != nil || !changed {
 			return err
 		}
+		specID = r.instance.SpecID
 		due = r.record.Status == supervisor.StatusActive && r.pausedBy() == nil
 		q.put(tx, r)
 		return nil
 	})
 	if err == nil && due {
-		q.announce(time.Time{})
+		q.announce(specID, time.Time{})
 	}
 	return q.wrapRule(ctx, what, err)
 }
@@ -183,7 +184,7 @@ func (q *Queue) Resume(ctx context.Context, scope supervisor.Scope) error {
 	if err := q.setPause(ctx, "resume", scope, sqlResumeTenant); err != nil {
 		return err
 	}
-	q.announce(time.Time{})
+	q.announce("", time.Time{})
 	return nil
 }
 

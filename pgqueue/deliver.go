@@ -40,6 +40,8 @@ func (q *Queue) Deliver(ctx context.Context, tenantID, instanceID string, wakeup
 	}
 	digest := wakeup.Digest()
 	var due time.Time
+	var specID string
+	var now time.Time
 	deliver := func(tx *transaction) error {
 		due = time.Time{}
 		a := q.store.newArgs()
@@ -66,6 +68,7 @@ func (q *Queue) Deliver(ctx context.Context, tenantID, instanceID string, wakeup
 		case r.record.Status == supervisor.StatusCompleted || r.record.Status == supervisor.StatusCancelled:
 			return about("deliver to", tenantID, instanceID, supervisor.ErrFinished)
 		}
+		now = r.now
 		at := dueAt
 		if at.IsZero() {
 			at = r.now
@@ -75,7 +78,7 @@ func (q *Queue) Deliver(ctx context.Context, tenantID, instanceID string, wakeup
 			stored = c.bool()
 			return nil
 		})
-		due = r.arrived(at)
+		due, specID = r.arrived(at), r.instance.SpecID
 		q.put(tx, r)
 		// The commit goes with a statement that may turn out to be in vain.
 		if err := tx.send(ctx); err != nil {
@@ -91,7 +94,7 @@ func (q *Queue) Deliver(ctx context.Context, tenantID, instanceID string, wakeup
 		err = q.store.transact(ctx, q.pool, deliver)
 	}
 	if err == nil && !due.IsZero() {
-		q.announce(due)
+		q.announceCommit(specID, due, now)
 	}
 	return q.wrapRule(ctx, "deliver", err)
 }
@@ -167,7 +170,7 @@ func (q *Queue) deliverIn(ctx context.Context, ask asker, tenantID, instanceID s
 		return nil
 	}
 	// Also for one that is due later: until it is counted nobody knows when.
-	return q.notifyIn(ctx, ask, time.Time{})
+	return q.notifyIn(ctx, ask, "", time.Time{})
 }
 
 // inboxBatch bounds the deliveries that one claim counts before it goes on.

@@ -1,6 +1,7 @@
 package pgqueue
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -17,12 +18,17 @@ import (
 type commitGroup struct {
 	mu         sync.Mutex
 	waiting    []*member
-	committers int // goroutines that commit
-	inFlight   int // members in their transactions
+	sent       map[*member]struct{} // in the batches in flight
+	committers int                  // goroutines that commit
+	preparing  int                  // those of them that have no batch yet
+	watched    bool                 // whether a goroutine looks after callers that leave
+	members    sync.Pool
 }
 
-// member is one commit of a group.
+// member is one commit of a group. The group has it from submit until done has
+// a value.
 type member struct {
+	ctx     context.Context
 	claim   *heldClaim
 	item    *supervisor.WorkItem
 	command *supervisor.TransitionCommand
@@ -33,26 +39,14 @@ type member struct {
 	decision      decision
 	resourceEpoch int64
 
-	phase   phase // guarded by the group
-	encoded chan struct{}
-	done    chan struct{}
-	verdict verdict
-	err     error
+	// reading is set, under the group's lock, while item and command are read:
+	// its caller cannot leave then. left is set when it has left: then nothing of
+	// the caller's is touched any more, and the verdict is given.
+	reading, left bool
+	done          chan struct{} // has room for one
+	verdict       verdict
+	err           error
 }
-
-// phase is how far a member has come.
-type phase int
-
-const (
-	inLine phase = iota
-	// taken: in a batch that is not decided yet.
-	taken
-	// left: its caller has gone; nothing of the caller's is touched any more.
-	left
-	// sent: item and command are being read, or were. The batch's channel
-	// encoded is closed when they no longer are.
-	sent
-)
 
 // verdict is what became of a member.
 type verdict int
@@ -74,9 +68,22 @@ const batchBytes = 4 << 20
 
 func (m *member) size() int { return len(m.command.NextState) + len(m.command.EventPayload) }
 
-// submit adds a member and blocks until it is settled or ctx ends.
-func (g *commitGroup) submit(ctx context.Context, q *Queue, m *member) (verdict, error) {
-	m.done = make(chan struct{}, 1)
+// member returns an empty member.
+func (g *commitGroup) member() *member {
+	if m, ok := g.members.Get().(*member); ok {
+		return m
+	}
+	return &member{done: make(chan struct{}, 1)}
+}
+
+// free takes a member back whose verdict was applied.
+func (g *commitGroup) free(m *member) {
+	*m = member{done: m.done}
+	g.members.Put(m)
+}
+
+// submit adds a member and blocks until it is settled or its context has ended.
+func (g *commitGroup) submit(q *Queue, m *member) (verdict, error) {
 	g.mu.Lock()
 	if q.closed.Err() != nil {
 		g.mu.Unlock()
@@ -85,72 +92,116 @@ func (g *commitGroup) submit(ctx context.Context, q *Queue, m *member) (verdict,
 	g.waiting = append(g.waiting, m)
 	if g.wantsCommitter(q.options.Committers) {
 		g.committers++
-		// Ends when nothing waits; joined by Close.
+		g.preparing++
+		// Ends when nothing waits, or others see to it; joined by Close.
 		q.background.Go(func() { g.run(q) })
 	}
-	g.mu.Unlock()
-	select {
-	case <-m.done:
-		return m.verdict, m.err
-	case <-ctx.Done():
+	if !g.watched {
+		g.watched = true
+		// Ends when nothing was committed for a while; joined by Close.
+		q.background.Go(func() { g.watch(q) })
 	}
-	g.mu.Lock()
-	switch m.phase {
-	case inLine:
-		at := slices.Index(g.waiting, m)
-		g.waiting = slices.Delete(g.waiting, at, at+1)
-		fallthrough
-	case taken:
-		m.phase = left
+	g.mu.Unlock()
+	<-m.done
+	return m.verdict, m.err
+}
+
+// Callers that leave are looked for every watchInterval, for as long as there
+// are any, and watchIdle rounds longer.
+const (
+	watchInterval = 20 * time.Millisecond
+	watchIdle     = 100
+)
+
+// watch answers callers whose context has ended. Asking each context now and
+// then costs a fraction of what a channel of its own for each commit would.
+func (g *commitGroup) watch(q *Queue) {
+	ticker := time.NewTicker(watchInterval)
+	defer ticker.Stop()
+	for idle := 0; ; {
+		select {
+		case <-ticker.C:
+		case <-q.closed.Done():
+		}
+		g.mu.Lock()
+		for n := 0; n < len(g.waiting); {
+			if m := g.waiting[n]; m.ctx.Err() != nil {
+				g.waiting = slices.Delete(g.waiting, n, n+1)
+				m.leave(notSent)
+				continue
+			}
+			n++
+		}
+		for m := range g.sent {
+			if m.ctx.Err() != nil && !m.reading {
+				delete(g.sent, m)
+				m.leave(outcomeUnknown)
+			}
+		}
+		idle++
+		if len(g.waiting)+len(g.sent) > 0 {
+			idle = 0
+		}
+		if idle > watchIdle || q.closed.Err() != nil {
+			g.watched = false
+			g.mu.Unlock()
+			return
+		}
 		g.mu.Unlock()
-		return notSent, context.Cause(ctx)
-	}
-	g.mu.Unlock()
-	// The arguments are the caller's again when this returns.
-	<-m.encoded
-	select {
-	case <-m.done:
-		return m.verdict, m.err
-	default:
-		return outcomeUnknown, context.Cause(ctx)
 	}
 }
 
-// wantsCommitter reports whether what waits is worth a transaction now: where
+// leave answers a caller whose context has ended. Whether a member that is in
+// flight was sent already is for the caller to find out.
+func (m *member) leave(v verdict) {
+	m.left = true
+	m.settle(v, context.Cause(m.ctx))
+}
+
+// settle gives the verdict.
+func (m *member) settle(v verdict, err error) {
+	m.verdict, m.err = v, err
+	m.done <- struct{}{}
+}
+
+// besideOthers is the least number of commits that are worth a transaction beside
+// others: what a transaction costs by itself is then little for each of them.
+const besideOthers = 64
+
+// wantsCommitter reports whether what waits is worth one more transaction: where
 // none is in flight, and beside others when as many wait as are in flight, so
 // that batches grow with the load instead of splitting up.
 func (g *commitGroup) wantsCommitter(most int) bool {
-	return g.committers == 0 || (g.committers < most && len(g.waiting) >= g.inFlight)
+	switch {
+	case len(g.waiting) == 0 || g.preparing > 0 || g.committers >= most:
+		return false
+	case g.committers == 0:
+		return true
+	}
+	return len(g.waiting) >= max(besideOthers, len(g.sent))
 }
 
 // run commits what waits until nothing does, or others see to it.
 func (g *commitGroup) run(q *Queue) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	for {
-		batch := g.take(q.options.BatchSize)
-		if len(batch) == 0 {
-			g.committers--
-			return
-		}
-		g.inFlight += len(batch)
-		g.mu.Unlock()
-		q.commitBatch(batch)
-		for _, m := range batch {
-			m.done <- struct{}{}
-		}
+		q.commitBatch()
 		g.mu.Lock()
-		g.inFlight -= len(batch)
 		g.committers--
 		if !g.wantsCommitter(q.options.Committers) {
+			g.mu.Unlock()
 			return
 		}
 		g.committers++
+		g.preparing++
+		g.mu.Unlock()
 	}
 }
 
 // take removes the members of the next batch from those that wait.
 func (g *commitGroup) take(most int) []*member {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.preparing--
 	n, bytes := 0, 0
 	for n < len(g.waiting) && n < most {
 		if bytes += g.waiting[n].size(); n > 0 && bytes > batchBytes {
@@ -159,8 +210,11 @@ func (g *commitGroup) take(most int) []*member {
 		n++
 	}
 	batch := slices.Clone(g.waiting[:n])
+	if g.sent == nil {
+		g.sent = make(map[*member]struct{})
+	}
 	for _, m := range batch {
-		m.phase = taken
+		g.sent[m] = struct{}{}
 	}
 	rest := copy(g.waiting, g.waiting[n:])
 	clear(g.waiting[rest:])
@@ -168,81 +222,67 @@ func (g *commitGroup) take(most int) []*member {
 	return batch
 }
 
-// sending returns the members of a batch whose callers are still there, and
-// holds those until encoded is closed.
-func (g *commitGroup) sending(batch []*member, encoded chan struct{}) []*member {
-	ready := make([]*member, 0, len(batch))
+// read removes members from a batch whose callers have left, and holds the
+// others until release.
+func (g *commitGroup) read(batch []*member) []*member {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	batch = slices.DeleteFunc(batch, func(m *member) bool { return m.left })
+	for _, m := range batch {
+		m.reading = true
+	}
+	return batch
+}
+
+// release lets the callers of members leave again.
+func (g *commitGroup) release(batch []*member) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, m := range batch {
-		if m.phase == left {
-			continue
-		}
-		m.phase, m.encoded = sent, encoded
-		ready = append(ready, m)
+		m.reading = false
 	}
-	return ready
 }
 
-// commitBatch decides and applies a batch and sets every verdict.
-func (q *Queue) commitBatch(batch []*member) {
+// settle gives members of a batch their verdict, save those whose callers have
+// left.
+func (g *commitGroup) settle(batch []*member, v verdict, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, m := range batch {
+		if !m.left {
+			delete(g.sent, m)
+			m.settle(v, err)
+		}
+	}
+}
+
+// commitBatch decides and applies a batch and gives every verdict. The batch is
+// what waits when the clock has been read: until then it gathers.
+func (q *Queue) commitBatch() {
 	// Callers may leave; the transaction goes on.
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()
-	settle := func(v verdict, err error) {
-		for _, m := range batch {
-			m.verdict, m.err = v, err
-		}
-	}
+	var now time.Time
+	var commitType uint32
 	conn, err := q.own.Acquire(ctx)
-	if err != nil {
-		settle(notSent, err)
-		return
-	}
-	defer conn.Release()
-	now, err := q.clock(ctx, conn.Conn())
-	if err != nil {
-		settle(notSent, err)
-		return
-	}
-	commitType, err := q.commitTypeOID(ctx, conn.Conn())
-	if err != nil {
-		settle(notSent, err)
-		return
-	}
-	settle(decideAlone, nil)
-	encoded := make(chan struct{})
-	release := sync.OnceFunc(func() { close(encoded) })
-	defer release()
-	ready := q.commits.sending(batch, encoded)
-	decided := ready[:0]
-	for _, m := range ready {
-		m.now = now
-		m.decision = m.claim.decide(m.item, m.command, m.lease, now)
-		if m.decision.keep == 0 || m.keepable(now) {
-			decided = append(decided, m)
+	if err == nil {
+		defer conn.Release()
+		if commitType, err = q.commitTypeOID(ctx, conn.Conn()); err == nil {
+			now, err = q.clock(ctx, conn.Conn())
 		}
 	}
-	ready = decided
+	batch := q.commits.take(q.options.BatchSize)
+	if err != nil {
+		q.commits.settle(batch, notSent, err)
+		return
+	}
+	a := q.store.newArgs()
+	defer q.store.free(a)
+	ready, alone := q.decideBatch(a, commitType, batch, now)
+	q.commits.settle(alone, decideAlone, nil)
 	if len(ready) == 0 {
 		return
 	}
-	// One order of locks for all batches. Two with the same instance would be
-	// two commits of one claim; they go one after the other.
-	slices.SortFunc(ready, func(a, b *member) int {
-		switch {
-		case a.claim.no < b.claim.no:
-			return -1
-		case a.claim.no > b.claim.no:
-			return 1
-		}
-		return 0
-	})
-	ready = slices.CompactFunc(ready, func(a, b *member) bool { return a.claim.no == b.claim.no })
-	a := q.store.newArgs()
-	defer q.store.free(a)
-	q.writeApply(a, commitType, ready, now)
-	release()
 	var places []int
 	err = q.store.call(ctx, conn.Conn(), q.store.statements.apply, a, func(c *cells) (err error) {
 		places, err = readApplied(c, ready)
@@ -250,16 +290,64 @@ func (q *Queue) commitBatch(batch []*member) {
 	})
 	switch {
 	case err == nil:
-		for _, place := range places {
-			ready[place].verdict = applied
-		}
-	case !refused(err):
-		for _, m := range ready {
-			m.verdict, m.err = outcomeUnknown, err
+		q.commits.settleApplied(ready, places)
+	case refused(err):
+		// Each member is tried alone, so that whatever it was about fails by itself.
+		q.commits.settle(ready, decideAlone, nil)
+	default:
+		q.commits.settle(ready, outcomeUnknown, err)
+	}
+}
+
+// decideBatch decides the members of a batch whose callers are still there, and
+// writes those that can be applied together, in one order of locks for all
+// batches. The others have to be decided alone.
+func (q *Queue) decideBatch(a *args, commitType uint32, batch []*member, now time.Time) (ready, alone []*member) {
+	batch = q.commits.read(batch)
+	defer q.commits.release(batch)
+	for _, m := range batch {
+		// One that was claimed since the clock was read is not committed before.
+		now = later(now, m.claim.claimedAt)
+	}
+	slices.SortFunc(batch, func(a, b *member) int { return cmp.Compare(a.claim.no, b.claim.no) })
+	ready = make([]*member, 0, len(batch))
+	for _, m := range batch {
+		m.now = now
+		m.decision = m.claim.decide(m.item, m.command, m.lease, now)
+		switch {
+		case m.decision.keep > 0 && !m.keepable(now):
+			alone = append(alone, m)
+		case len(ready) > 0 && ready[len(ready)-1].claim.no == m.claim.no:
+			// Two commits of one claim: one after the other.
+			alone = append(alone, m)
+		default:
+			ready = append(ready, m)
 		}
 	}
-	// Where the server refused the batch, each member is tried alone, so that
-	// whatever it was about fails by itself.
+	if len(ready) > 0 {
+		q.writeApply(a, commitType, ready, now)
+	}
+	return ready, alone
+}
+
+// settleApplied gives the verdicts of a batch that was applied at some places:
+// whatever was not has changed since it was decided.
+func (g *commitGroup) settleApplied(batch []*member, places []int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	verdicts := make([]verdict, len(batch))
+	for n := range verdicts {
+		verdicts[n] = decideAlone
+	}
+	for _, place := range places {
+		verdicts[place] = applied
+	}
+	for n, m := range batch {
+		if !m.left {
+			delete(g.sent, m)
+			m.settle(verdicts[n], nil)
+		}
+	}
 }
 
 // commitTimeout bounds the transaction of a batch.

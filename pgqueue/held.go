@@ -20,10 +20,19 @@ type heldClaims struct {
 
 type instanceKey struct{ tenantID, instanceID string }
 
-// heldClaim is a claim as it was captured. It is never changed; a kept claim is
-// another one.
+// heldClaim is what decides about a claimed instance. It is never changed; a
+// kept claim is another one that shares the identity.
 type heldClaim struct {
-	row // without the JSON, whose memory is the item's
+	*identity
+	record       supervisor.Record
+	claimedAt    time.Time
+	dueAt        time.Time
+	wakeupAt     time.Time // the first pending wakeup that the claim does not hold
+	leaseVersion int64
+	stateVersion int64
+	touched      int64
+	deliveryHash int64
+	epochs       supervisor.ControlEpochs
 	// wakeups are the ids that the claim holds.
 	wakeups []string
 	// forgetAt is when the lease, renewals aside, ended a good while ago. It is
@@ -31,21 +40,53 @@ type heldClaim struct {
 	forgetAt time.Time
 }
 
+// identity is what never changes about an instance.
+type identity struct {
+	key    instanceKey
+	no     int64
+	policy supervisor.LifecyclePolicy
+}
+
+// held returns the claim that a row is, as far as decisions need it.
+func (r *row) held(claimedAt time.Time, wakeups []supervisor.Wakeup) *heldClaim {
+	claim := &heldClaim{
+		identity: &identity{
+			key:    instanceKey{r.instance.TenantID, r.instance.ID},
+			no:     r.no,
+			policy: r.instance.Lifecycle,
+		},
+		record:       r.record,
+		claimedAt:    claimedAt,
+		dueAt:        r.dueAt,
+		wakeupAt:     r.wakeupAt,
+		leaseVersion: r.leaseVersion,
+		stateVersion: r.stateVersion,
+		touched:      r.touched,
+		deliveryHash: r.deliveryHash,
+		epochs:       r.epochs,
+	}
+	if len(wakeups) > 0 {
+		claim.wakeups = make([]string, len(wakeups))
+		for n := range wakeups {
+			claim.wakeups[n] = wakeups[n].ID
+		}
+	}
+	return claim
+}
+
 // sweepFrom is the least number of claims at which ended ones are looked for.
 const sweepFrom = 1024
 
 // remember adds a claim.
 func (h *heldClaims) remember(claim *heldClaim, lease time.Duration) {
-	claim.state, claim.instance.Config, claim.instance.CapabilityPins = nil, nil, nil
 	now := time.Now()
 	claim.forgetAt = now.Add(2*lease + time.Minute)
-	key := instanceKey{claim.instance.TenantID, claim.instance.ID}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.claims == nil {
 		h.claims, h.sweepAt = make(map[instanceKey]*heldClaim), sweepFrom
 	}
-	h.claims[key] = claim
+	h.claims[claim.key] = claim
 	if len(h.claims) < h.sweepAt {
 		return
 	}
@@ -69,8 +110,7 @@ func (h *heldClaims) get(tenantID, instanceID string, version int64) *heldClaim 
 }
 
 // forget drops the claim under a lease version.
-func (h *heldClaims) forget(tenantID, instanceID string, version int64) {
-	key := instanceKey{tenantID, instanceID}
+func (h *heldClaims) forget(key instanceKey, version int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if claim := h.claims[key]; claim != nil && claim.leaseVersion == version {

@@ -3,6 +3,7 @@ package pgqueue
 import (
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -20,27 +21,41 @@ import (
 type notifier struct {
 	mu      sync.Mutex
 	running bool
-	pending bool
-	due     time.Time // the earliest of what is pending; zero: now
-	id      string    // of this queue, whose own notices are no news to it
+	// pending is the earliest due time of each spec, zero being now; the empty
+	// spec is any.
+	pending map[string]time.Time
+	id      string // of this queue, whose own notices are no news to it
+}
+
+// noticeSpecs bounds the specs that one notice names.
+const noticeSpecs = 6
+
+func (n *notifier) add(specID string, dueAt time.Time) {
+	if n.pending == nil {
+		n.pending = make(map[string]time.Time)
+	}
+	earliest, known := n.pending[specID]
+	switch {
+	case !known && len(n.pending) >= noticeSpecs:
+		clear(n.pending)
+		n.pending[""] = time.Time{}
+	case !known || dueAt.IsZero() || (!earliest.IsZero() && dueAt.Before(earliest)):
+		n.pending[specID] = dueAt
+	}
 }
 
 // Notices that follow one another are at least firstQuiet apart, up to lastQuiet
 // while they do not stop.
 const firstQuiet, lastQuiet = 2 * time.Millisecond, 50 * time.Millisecond
 
-// announce tells all waiters that something falls due, zero being now.
-func (q *Queue) announce(dueAt time.Time) {
-	q.waits.announce(dueAt)
+// announce tells all waiters that something of a spec (empty: of any) falls due,
+// zero being now.
+func (q *Queue) announce(specID string, dueAt time.Time) {
+	q.waits.announce(specID, dueAt)
 	n := &q.notices
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	switch {
-	case !n.pending:
-		n.pending, n.due = true, dueAt
-	case dueAt.IsZero() || dueAt.Before(n.due):
-		n.due = dueAt
-	}
+	n.add(specID, dueAt)
 	if !n.running && q.closed.Err() == nil {
 		n.running = true
 		// Ends when nothing is pending; joined by Close.
@@ -49,23 +64,23 @@ func (q *Queue) announce(dueAt time.Time) {
 }
 
 // announceCommit tells of an instance that a commit at an instant made due.
-func (q *Queue) announceCommit(due, now time.Time) {
+func (q *Queue) announceCommit(specID string, due, now time.Time) {
 	if !due.After(now) {
 		due = time.Time{}
 	}
-	q.announce(due)
+	q.announce(specID, due)
 }
 
 func (n *notifier) run(q *Queue) {
 	for quiet := firstQuiet; ; quiet = min(2*quiet, lastQuiet) {
 		n.mu.Lock()
-		if !n.pending {
+		if len(n.pending) == 0 {
 			n.running = false
 			n.mu.Unlock()
 			return
 		}
-		payload := notice(n.id, n.due)
-		n.pending = false
+		payload := notice(n.id, n.pending)
+		clear(n.pending)
 		n.mu.Unlock()
 		q.send(payload)
 		q.pause(q.closed, quiet)
@@ -77,8 +92,8 @@ func (q *Queue) send(payload string) {
 	ctx, cancel := context.WithTimeout(q.closed, sendTimeout)
 	defer cancel()
 	_ = q.store.on(ctx, q.own, func(conn *pgx.Conn) error {
-		// Nothing is lost with it, so that it need not wait for the disk. Both
-		// literals are made of letters, digits and blanks.
+		// Nothing is lost with it, so that it need not wait for the disk. The
+		// literals hold nothing that would have to be quoted.
 		return conn.PgConn().Exec(ctx, fmt.Sprintf(
 			"BEGIN; SET LOCAL synchronous_commit = off; SELECT pg_notify('%s', '%s'); COMMIT", q.channel(), payload)).Close()
 	})
@@ -90,31 +105,45 @@ const sendTimeout = 10 * time.Second
 // channel is the channel of the schema, whatever its name.
 func (q *Queue) channel() string { return "supervisor_" + strconv.FormatUint(uint64(q.lockKey()), 16) }
 
-// notice is the payload of a notification: who sends it, and when something
-// falls due, in microseconds; nothing for now. One that a caller's transaction
-// sends is from nobody, for no waiter knows of it yet.
-func notice(from string, dueAt time.Time) string {
-	if dueAt.IsZero() {
-		return from
+// notice is the payload of a notification: who sends it, and for each spec, in
+// hexadecimal digits, when something falls due, in microseconds, if not now. One
+// that a caller's transaction sends is from nobody, for no waiter knows of it
+// yet.
+func notice(from string, due map[string]time.Time) string {
+	var payload strings.Builder
+	payload.WriteString(from)
+	for specID, at := range due {
+		payload.WriteByte(' ')
+		payload.WriteString(hex.EncodeToString([]byte(specID)))
+		if !at.IsZero() {
+			payload.WriteByte(':')
+			payload.WriteString(strconv.FormatInt(toMicros(at), 10))
+		}
 	}
-	return from + " " + strconv.FormatInt(toMicros(dueAt), 10)
+	return payload.String()
 }
 
-// heard takes a notice of any process.
+// heard takes a notice of any process. What it cannot read it takes for news of
+// anything.
 func (q *Queue) heard(payload string) {
-	id, micros, future := strings.Cut(payload, " ")
+	id, entries, _ := strings.Cut(payload, " ")
 	if id == q.notices.id {
 		return
 	}
-	var dueAt time.Time
-	if future {
-		due, err := strconv.ParseInt(micros, 10, 64)
-		if err != nil {
-			return
+	for entry := range strings.SplitSeq(entries, " ") {
+		name, micros, future := strings.Cut(entry, ":")
+		specID, err := hex.DecodeString(name)
+		var dueAt time.Time
+		if err == nil && future {
+			var due int64
+			due, err = strconv.ParseInt(micros, 10, 64)
+			dueAt = fromMicros(due)
 		}
-		dueAt = fromMicros(due)
+		if err != nil {
+			specID, dueAt = nil, time.Time{}
+		}
+		q.waits.announce(string(specID), dueAt)
 	}
-	q.waits.announce(dueAt)
 }
 
 // listen starts the listener, once, unless it is not wanted.

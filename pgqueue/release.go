@@ -38,11 +38,11 @@ func (q *Queue) Release(ctx context.Context, item *supervisor.WorkItem, reason s
 	if err != nil {
 		return q.wrap(ctx, "release", err)
 	}
-	q.held.forget(item.TenantID, item.ID, item.LeaseVersion)
+	q.held.forget(instanceKey{item.TenantID, item.ID}, item.LeaseVersion)
 	if !released {
 		return about("release", item.TenantID, item.ID, supervisor.ErrLeaseLost)
 	}
-	q.announce(time.Time{})
+	q.announce(item.SpecID, time.Time{})
 	return nil
 }
 

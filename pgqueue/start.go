@@ -32,7 +32,7 @@ func inExecMode(parameters []any) []any {
 func (q *Queue) Start(ctx context.Context, instance supervisor.Instance, dueAt time.Time) (started bool, err error) {
 	started, dueAt, err = q.start(ctx, q.askPool, &instance, dueAt)
 	if started {
-		q.announce(dueAt)
+		q.announce(instance.SpecID, dueAt)
 	}
 	return started, err
 }

@@ -55,13 +55,13 @@ func (q *Queue) startIn(ctx context.Context, ask asker, instance supervisor.Inst
 	if err != nil || !started {
 		return false, err
 	}
-	return true, q.notifyIn(ctx, ask, dueAt)
+	return true, q.notifyIn(ctx, ask, instance.SpecID, dueAt)
 }
 
 // notifyIn tells waiters of all processes when the caller's transaction
 // commits.
-func (q *Queue) notifyIn(ctx context.Context, ask asker, dueAt time.Time) error {
+func (q *Queue) notifyIn(ctx context.Context, ask asker, specID string, dueAt time.Time) error {
 	var nothing any
-	err := ask(ctx, sqlNotify, []any{q.channel(), notice("", dueAt)}, &nothing)
+	err := ask(ctx, sqlNotify, []any{q.channel(), notice("", map[string]time.Time{specID: dueAt})}, &nothing)
 	return q.wrap(ctx, "notify", err)
 }

@@ -13,9 +13,12 @@ import (
 type waiters struct {
 	mu      sync.Mutex
 	waiting map[*waiter]struct{}
-	// events counts what fell due other than by time.
-	events uint64
-	seen   map[string]seenDue
+	// events counts what fell due other than by time; latest is the number of
+	// the last one of each spec, latestAny of one whose spec is not known.
+	events    uint64
+	latest    map[string]uint64
+	latestAny uint64
+	seen      map[string]seenDue
 	// listening is whether notifications of other processes come in.
 	listening bool
 	started   sync.Once
@@ -29,6 +32,7 @@ type seenDue struct {
 
 // waiter is a call of WaitDue that has found nothing yet.
 type waiter struct {
+	specIDs []string // none: all
 	// next is the instant that it waits for, by the server's clock; zero: none.
 	next time.Time
 	// due is set when something fell due.
@@ -37,8 +41,21 @@ type waiter struct {
 	wake chan struct{}
 }
 
-// seenSets bounds the sets of specs that are remembered.
-const seenSets = 64
+// wants reports whether a spec is waited for; empty is any.
+func (w *waiter) wants(specID string) bool {
+	return specID == "" || len(w.specIDs) == 0 || slices.Contains(w.specIDs, specID)
+}
+
+func (w *waiter) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// seenSets bounds the sets of specs that are remembered, latestSpecs the specs.
+// Forgetting them wakes too often, never too late.
+const seenSets, latestSpecs = 64, 4096
 
 // specsKey names a set of specs; the empty one is all.
 func specsKey(specIDs []string) string {
@@ -61,32 +78,55 @@ func (w *waiters) claimed(specIDs []string, events uint64, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.seen == nil || len(w.seen) >= seenSets {
-		// Forgetting wakes too often, never too late.
 		w.seen = make(map[string]seenDue)
 	}
 	seen := w.seen[key]
 	w.seen[key] = seenDue{events: max(seen.events, events), at: later(seen.at, at)}
 }
 
-// announce tells waiters of this process that something falls due, zero being
-// now.
-func (w *waiters) announce(dueAt time.Time) {
+// news reports whether something of the specs fell due behind some events.
+func (w *waiters) news(specIDs []string, events uint64) bool {
+	if len(specIDs) == 0 {
+		return w.events > events
+	}
+	if w.latestAny > events {
+		return true
+	}
+	for _, id := range specIDs {
+		if w.latest[id] > events {
+			return true
+		}
+	}
+	return false
+}
+
+// announce tells waiters of this process that something of a spec (empty: of
+// any) falls due, zero being now.
+func (w *waiters) announce(specID string, dueAt time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if dueAt.IsZero() {
 		w.events++
+		switch {
+		case specID == "":
+			w.latestAny = w.events
+		case w.latest == nil || len(w.latest) >= latestSpecs:
+			w.latest, w.latestAny = make(map[string]uint64), w.events
+			fallthrough
+		default:
+			w.latest[specID] = w.events
+		}
 	}
 	for waiter := range w.waiting {
 		switch {
+		case !waiter.wants(specID):
+			continue
 		case dueAt.IsZero():
 			waiter.due = true
 		case !waiter.next.IsZero() && !dueAt.Before(waiter.next):
 			continue
 		}
-		select {
-		case waiter.wake <- struct{}{}:
-		default:
-		}
+		waiter.signal()
 	}
 }
 
@@ -96,10 +136,7 @@ func (w *waiters) lookAgain(listening bool) {
 	defer w.mu.Unlock()
 	w.listening = listening
 	for waiter := range w.waiting {
-		select {
-		case waiter.wake <- struct{}{}:
-		default:
-		}
+		waiter.signal()
 	}
 }
 
@@ -115,7 +152,7 @@ func (q *Queue) WaitDue(ctx context.Context, specIDs []string) error {
 		return err
 	}
 	q.listen()
-	w := &waiter{wake: make(chan struct{}, 1)}
+	w := &waiter{specIDs: specIDs, wake: make(chan struct{}, 1)}
 	key := specsKey(specIDs)
 	q.waits.mu.Lock()
 	if q.waits.waiting == nil {
@@ -123,7 +160,7 @@ func (q *Queue) WaitDue(ctx context.Context, specIDs []string) error {
 	}
 	q.waits.waiting[w] = struct{}{}
 	seen, claimed := q.waits.seen[key]
-	w.due = claimed && q.waits.events > seen.events
+	w.due = claimed && q.waits.news(specIDs, seen.events)
 	q.waits.mu.Unlock()
 	defer func() {
 		q.waits.mu.Lock()

@@ -187,8 +187,8 @@ RETURNS TABLE (
     place bigint, special boolean, claimed_at timestamptz, wakeup_ids text[], wakeup_kinds text[], wakeup_branches text[],
     wakeup_payloads text[])
 LANGUAGE plpgsql
-SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET enable_sort = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_now      timestamptz := clock_timestamp();
@@ -234,10 +234,10 @@ BEGIN
         SELECT g.*, min(g.floor) OVER (PARTITION BY g.tenant_no) AS tenant_due
         FROM (
             SELECT l.lane_no, l.tenant_no, t.served, min(d.due_at) AS floor
-            FROM {{schema}}.lane_due d
+            FROM (SELECT d.lane_no, d.due_at FROM {{schema}}.lane_due d WHERE d.due_at <= v_now ORDER BY d.due_at, d.lane_no) d
             JOIN {{schema}}.lane l ON l.lane_no = d.lane_no
             JOIN {{schema}}.tenant t ON t.tenant_no = l.tenant_no
-            WHERE d.due_at <= v_now AND NOT t.paused AND (p_specs IS NULL OR l.spec_id = ANY (p_specs))
+            WHERE NOT t.paused AND (p_specs IS NULL OR l.spec_id = ANY (p_specs))
             GROUP BY l.lane_no, l.tenant_no, t.served
         ) g
     ) d;
@@ -559,8 +559,8 @@ END $$;
 -- an instant did not: the next due time or the next end of a lease.
 CREATE FUNCTION {{schema}}.next_due_v1(p_specs text[], p_since timestamptz, OUT next_at timestamptz, OUT now timestamptz)
 LANGUAGE plpgsql
-SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET enable_sort = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     SELECT d.due_at INTO next_at
     FROM {{schema}}.lane_due d
