@@ -225,8 +225,8 @@ func (q *MemoryWorkQueue) Resume(ctx context.Context, scope Scope) error {
 		tenant.paused = false
 		for _, lane := range tenant.lanes {
 			q.schedule.settle(lane)
-			if lane.waiting.len() > 0 {
-				q.announce(lane.spec, lane.waiting.top().value.due, now)
+			if first := lane.first(); first != nil {
+				q.announce(lane.spec, first.value.due, now)
 			}
 		}
 	}

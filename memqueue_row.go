@@ -48,11 +48,12 @@ type memRow struct {
 	state        json.RawMessage
 	stateVersion int64
 
-	// due is when the row falls due, seq orders equal instants, place is where
-	// it waits for it.
+	// due is when the row falls due, seq orders equal instants, place and ready
+	// tell where it waits for it.
 	due   time.Time
 	seq   uint64
 	place int32
+	ready bool
 
 	leaseVersion int64
 	// lease is the latest acquisition until it is committed or given back, also
@@ -203,7 +204,7 @@ func (q *MemoryWorkQueue) place(row *memRow, now time.Time) {
 		q.schedule.remove(row)
 		return
 	}
-	q.schedule.put(row)
+	q.schedule.put(row, now)
 	if !row.tenant.paused {
 		q.announce(row.lane.spec, row.due, now)
 	}

@@ -56,8 +56,10 @@ type memSpec struct {
 type memLane struct {
 	tenant *memTenant
 	spec   *memSpec
-	// waiting orders instances by due time, equal ones by when they were scheduled.
-	waiting memHeap[memRow]
+	// ready and waiting order instances by due time, equal ones by when they
+	// were scheduled. Those that were due when they came are ready: what is due
+	// again at once never passes through a heap of a million that wait.
+	ready, waiting memHeap[memRow]
 	// The places in the sleeping and awake lanes of the spec and in the awake
 	// ones of the tenant.
 	sleepingPlace, awakePlace, tenantPlace int32
@@ -104,8 +106,12 @@ func (s *memSchedule) leave(row *memRow) {
 }
 
 // put lets a row wait for its due time.
-func (s *memSchedule) put(row *memRow) {
-	row.lane.waiting.put(&row.place, row, instantKey(row.due), row.seq)
+func (s *memSchedule) put(row *memRow, now time.Time) {
+	if ready := !row.due.After(now); ready != row.ready {
+		row.heap().remove(&row.place)
+		row.ready = ready
+	}
+	row.heap().put(&row.place, row, instantKey(row.due), row.seq)
 	s.settle(row.lane)
 }
 
@@ -114,27 +120,44 @@ func (s *memSchedule) remove(row *memRow) {
 	if row.place == 0 {
 		return
 	}
-	row.lane.waiting.remove(&row.place)
+	row.heap().remove(&row.place)
 	s.settle(row.lane)
+}
+
+// heap is where the row waits.
+func (r *memRow) heap() *memHeap[memRow] {
+	if r.ready {
+		return &r.lane.ready
+	}
+	return &r.lane.waiting
+}
+
+// first returns the instance that is due first, nil for none.
+func (l *memLane) first() *memEntry[memRow] {
+	switch {
+	case l.ready.len() == 0 && l.waiting.len() == 0:
+		return nil
+	case l.ready.len() == 0 || (l.waiting.len() > 0 && l.waiting.top().less(l.ready.top())):
+		return l.waiting.top()
+	}
+	return l.ready.top()
 }
 
 // settle brings the order of lanes up to date after the first row of one has
 // changed, or its tenant was paused or resumed.
 func (s *memSchedule) settle(lane *memLane) {
-	spec := lane.spec
-	if lane.waiting.len() == 0 || lane.tenant.paused {
+	spec, first := lane.spec, lane.first()
+	switch {
+	case first == nil || lane.tenant.paused:
 		s.rest(lane)
 		spec.sleeping.remove(&lane.sleepingPlace)
 		s.settleSleeping(spec)
-		return
-	}
-	first := lane.waiting.top()
-	if lane.awakePlace != 0 {
+	case lane.awakePlace != 0:
 		lane.tenant.awake.put(&lane.tenantPlace, lane, first.key, first.seq)
-		return
+	default:
+		spec.sleeping.put(&lane.sleepingPlace, lane, first.key, first.seq)
+		s.settleSleeping(spec)
 	}
-	spec.sleeping.put(&lane.sleepingPlace, lane, first.key, first.seq)
-	s.settleSleeping(spec)
 }
 
 func (s *memSchedule) settleSleeping(spec *memSpec) {
@@ -200,7 +223,7 @@ func (s *memSchedule) take(rows []*memRow, specIDs []string, limit int, at time.
 		if lane == nil {
 			break
 		}
-		first := lane.waiting.top()
+		first := lane.first()
 		if first.key > now {
 			// What was due here has been taken.
 			s.rest(lane)
