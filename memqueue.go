@@ -31,6 +31,8 @@ type MemoryWorkQueue struct {
 	// leases orders leased rows by the end of their lease.
 	leases  memHeap[memRow]
 	waiters map[*memWaiter]struct{}
+	// spareLeases are used again: every claim needs one for as long as it is held.
+	spareLeases []*memLease
 
 	commits  journal[committed]
 	renewals journal[Renewal]

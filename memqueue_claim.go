@@ -37,13 +37,14 @@ func (q *MemoryWorkQueue) endLeases(now time.Time) {
 
 // acquire leases rows that wait nowhere and returns them as claimed.
 func (q *MemoryWorkQueue) acquire(rows []*memRow, worker string, duration time.Duration, now time.Time) []WorkItem {
-	leases := make([]memLease, len(rows))
 	var size captureSize
-	for n, row := range rows {
+	for _, row := range rows {
 		row.raiseTimers(now)
 		row.leaseVersion++
 		row.releaseReason = ""
-		row.lease = &leases[n]
+		if row.lease == nil {
+			row.lease = q.newLease()
+		}
 		*row.lease = memLease{
 			worker:    worker,
 			claimedAt: now,
@@ -218,12 +219,28 @@ func (q *MemoryWorkQueue) Release(ctx context.Context, item *WorkItem, reason st
 	return nil
 }
 
+// newLease returns a lease of the spare ones.
+func (q *MemoryWorkQueue) newLease() *memLease {
+	last := len(q.spareLeases) - 1
+	if last < 0 {
+		return new(memLease)
+	}
+	lease := q.spareLeases[last]
+	q.spareLeases = q.spareLeases[:last]
+	return lease
+}
+
 // endLease ends the acquisition of a row; the caller places it.
 func (q *MemoryWorkQueue) endLease(row *memRow) {
-	if row.lease != nil {
-		q.leases.remove(&row.lease.place)
-		row.lease = nil
+	if row.lease == nil {
+		return
 	}
+	q.leases.remove(&row.lease.place)
+	if len(q.spareLeases) < mostSpareLeases {
+		*row.lease = memLease{}
+		q.spareLeases = append(q.spareLeases, row.lease)
+	}
+	row.lease = nil
 }
 
 // errorf wraps a sentinel with what was tried on which instance.

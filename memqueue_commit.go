@@ -26,17 +26,28 @@ type memIntents struct {
 	inOrder []*ActionIntent
 }
 
-// committed records a commit. It shares what is never changed with the row.
+// committed records a commit. It shares what is never changed with the row and
+// its event, for every commit of the queue's life may be recorded.
 type committed struct {
 	*memIdentity
-	scheduledAt, createdAt, claimedAt time.Time
-	state                             json.RawMessage
-	stateVersion, leaseVersion        int64
+	event                             *memEvent
+	createdAt, scheduledAt, claimedAt time.Time
+	state, nextState                  json.RawMessage
 	epochs                            ControlEpochs
 	attempt                           int
+	deliveryDigest                    string
+	disposition                       Disposition
+	outcome                           EvaluationOutcome
 	cancelRequested                   bool
-	wakeups                           []Wakeup
-	command                           TransitionCommand
+	// rare is nil for a commit without any of it.
+	rare *committedRare
+}
+
+// committedRare is what few commits have.
+type committedRare struct {
+	wakeups         []Wakeup
+	consumedWakeups []string
+	actionIntents   []ActionIntent
 }
 
 // copy returns the record in memory of the caller's.
@@ -47,14 +58,27 @@ func (c *committed) copy() Commit {
 		CreatedAt:       c.createdAt,
 		ClaimedAt:       c.claimedAt,
 		State:           c.state,
-		StateVersion:    c.stateVersion,
+		StateVersion:    c.event.stateVersion - 1,
 		ControlEpochs:   c.epochs,
 		CancelRequested: c.cancelRequested,
-		LeaseVersion:    c.leaseVersion,
+		LeaseVersion:    c.event.leaseVersion,
 		Attempt:         c.attempt,
-		Wakeups:         c.wakeups,
 	}
-	return Commit{Item: item.Clone(), Command: c.command.Clone()}
+	command := TransitionCommand{
+		DeliveryKey:    c.event.key,
+		DeliveryDigest: c.deliveryDigest,
+		EventType:      c.event.typ,
+		EventDigest:    c.event.digest,
+		EventPayload:   c.event.payload,
+		NextState:      c.nextState,
+		Outcome:        c.outcome,
+		Disposition:    c.disposition,
+	}
+	if c.rare != nil {
+		item.Wakeups = c.rare.wakeups
+		command.ConsumedWakeups, command.ActionIntents = c.rare.consumedWakeups, c.rare.actionIntents
+	}
+	return Commit{Item: item.Clone(), Command: command.Clone()}
 }
 
 // CommitCommand implements [WorkQueue].
@@ -82,7 +106,14 @@ func (q *MemoryWorkQueue) commit(ctx context.Context, item *WorkItem, command *T
 	}
 	// Copied before the lock is taken, so that large values hold up nobody.
 	stored := copyCommand(command)
-	wakeups := copyWakeups(item.Wakeups)
+	var rare *committedRare
+	if len(item.Wakeups)+len(stored.ConsumedWakeups)+len(stored.ActionIntents) > 0 {
+		rare = &committedRare{
+			wakeups:         copyWakeups(item.Wakeups),
+			consumedWakeups: stored.ConsumedWakeups,
+			actionIntents:   stored.ActionIntents,
+		}
+	}
 
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -105,26 +136,28 @@ func (q *MemoryWorkQueue) commit(ctx context.Context, item *WorkItem, command *T
 		return nil, err
 	}
 	now := q.now()
-	*q.commits.next() = committed{
-		memIdentity:     row.memIdentity,
-		scheduledAt:     item.ScheduledAt,
-		createdAt:       item.CreatedAt,
-		claimedAt:       item.ClaimedAt,
-		state:           row.state,
-		stateVersion:    item.StateVersion,
-		leaseVersion:    item.LeaseVersion,
-		epochs:          item.ControlEpochs,
-		attempt:         item.Attempt,
-		cancelRequested: item.CancelRequested,
-		wakeups:         wakeups,
-		command:         stored,
-	}
-	due := row.apply(item, &stored, now)
-	worker := ""
+	state, worker := row.state, ""
 	if row.lease != nil {
 		worker = row.lease.worker
 	}
+	due := row.apply(item, &stored, worker, now)
 	q.endLease(row)
+	*q.commits.next() = committed{
+		memIdentity:     row.memIdentity,
+		event:           row.lastEvent,
+		createdAt:       item.CreatedAt,
+		scheduledAt:     item.ScheduledAt,
+		claimedAt:       item.ClaimedAt,
+		state:           state,
+		nextState:       stored.NextState,
+		epochs:          item.ControlEpochs,
+		attempt:         item.Attempt,
+		deliveryDigest:  stored.DeliveryDigest,
+		disposition:     stored.Disposition,
+		outcome:         stored.Outcome,
+		cancelRequested: item.CancelRequested,
+		rare:            rare,
+	}
 	if lease == 0 || due.IsZero() || due.After(now) || row.pausedBy() != nil {
 		q.reschedule(row, due, now)
 		return nil, nil
@@ -172,7 +205,7 @@ func (r *memRow) resourceEpoch(resourceID string) int64 {
 }
 
 // apply writes a command to the row and returns when it is due next.
-func (r *memRow) apply(item *WorkItem, command *TransitionCommand, now time.Time) (due time.Time) {
+func (r *memRow) apply(item *WorkItem, command *TransitionCommand, worker string, now time.Time) (due time.Time) {
 	policy := &r.pins.Lifecycle
 	record, at := r.record.AfterCommit(policy, item, command, now)
 	r.record = record
@@ -188,13 +221,11 @@ func (r *memRow) apply(item *WorkItem, command *TransitionCommand, now time.Time
 		typ:          command.EventType,
 		digest:       command.EventDigest,
 		key:          command.DeliveryKey,
+		worker:       worker,
 		stateVersion: r.stateVersion,
 		leaseVersion: r.leaseVersion,
 		payload:      command.EventPayload,
 		at:           now,
-	}
-	if r.lease != nil {
-		event.worker = r.lease.worker
 	}
 	if r.lastEvent == nil {
 		r.firstEvent = event

@@ -132,6 +132,9 @@ type memLease struct {
 	place          int32 // in leases; outside once it has ended
 }
 
+// mostSpareLeases bounds what a queue keeps for its next claims.
+const mostSpareLeases = 1024
+
 // memDelivery is the latest delivery key of an instance.
 type memDelivery struct {
 	key, digest string
@@ -177,9 +180,7 @@ func (q *MemoryWorkQueue) add(tenant *memTenant, row *memRow, due, now time.Time
 // drop removes a row with everything that belongs to it, and its tenant with
 // the last row unless there is something to remember of it.
 func (q *MemoryWorkQueue) drop(row *memRow) {
-	if row.lease != nil {
-		q.leases.remove(&row.lease.place)
-	}
+	q.endLease(row)
 	q.schedule.leave(row)
 	tenant := row.tenant
 	delete(tenant.rows, row.id)
