@@ -224,9 +224,9 @@ func (b *book) end(known *entry, status supervisor.Status, reason string) {
 	switch {
 	case status != expected:
 		b.counts.Surprises++
-		b.notef("%s\tended as %s instead of %s\t%s", known.order.ID, status, expected, reason)
+		b.notef("%s\tended as %s instead of %s\t%s", plain(known.order.ID), status, expected, plain(reason))
 	case status == supervisor.StatusFailed:
-		b.notef("%s\tfailed\t%s", known.order.ID, reason)
+		b.notef("%s\tfailed\t%s", plain(known.order.ID), plain(reason))
 	}
 }
 
@@ -300,7 +300,7 @@ func (b *book) missing(id string) {
 	default:
 		b.remove(id)
 		b.counts.Lost++
-		b.notef("%s\tlost\tthe queue does not know it any more", id)
+		b.notef("%s\tlost\tthe queue does not know it any more", plain(id))
 	}
 }
 

@@ -133,7 +133,7 @@ func (d *desk) start(ctx context.Context, o order, line int) error {
 	}
 	if err != nil {
 		d.refuse(&lineError{line, err})
-		return nil //nolint:nilerr // the line is to blame, and it is reported
+		return nil // the line is to blame, and it is reported
 	}
 	// The entry comes first: the order may have ended before Start returns.
 	known, err := d.book.enter(ctx, o, line)

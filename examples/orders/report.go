@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/workflow-supervisor/supervisor"
 )
@@ -178,4 +180,12 @@ func (r *report) summary(c *counts, elapsed time.Duration, fine bool) {
 	} else {
 		fmt.Fprintln(r.result, ": not all as expected")
 	}
+}
+
+// plain quotes a text of somebody else's that would do harm to a table or a terminal.
+func plain(text string) string {
+	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(text)
+	}
+	return text
 }
