@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -171,7 +172,7 @@ const waiterFallback = 10
 // again for nothing, fruitless times in a row, is slowed down.
 func (l *loop) awaitDue(ctx context.Context, source claimSource, wait func(context.Context) error, fruitless int) (woken bool) {
 	startedAt := time.Now()
-	limited, cancel := context.WithTimeout(ctx, lengthened(waiterFallback*l.poll))
+	limited, cancel := context.WithTimeout(ctx, lengthened(min(l.poll, math.MaxInt64/waiterFallback)*waiterFallback))
 	defer cancel()
 	err := join("queue wait", func() error { return wait(limited) })
 	switch {
@@ -266,4 +267,6 @@ func (l *loop) backOff(failures int) time.Duration {
 // lengthened adds up to a tenth, so that processes that began together do not
 // stay together. Jitter that shortened would break promises such as one claim
 // per poll interval.
-func lengthened(delay time.Duration) time.Duration { return delay + rand.N(delay/10+1) }
+func lengthened(delay time.Duration) time.Duration {
+	return delay + min(rand.N(delay/10+1), math.MaxInt64-delay)
+}
