@@ -251,15 +251,15 @@ func (c *claim) settle(t *transaction, tenants []*claimTenant) error {
 }
 
 const (
-	selectChosen = `SELECT ` + recordColumns + `, ` + instanceColumns + `, CAST(s.state AS BLOB),
+	selectChosen = `SELECT ` + recordColumns + `, ` + instanceColumns + `, CAST(coalesce(r.state, s.state) AS BLOB),
 		s.release_reason IS NOT NULL OR s.set_aside_reason IS NOT NULL
 		FROM json_each(?) j
 		CROSS JOIN supervisor_records r ON r.key = j.value
 		CROSS JOIN supervisor_instances i ON i.key = r.key
-		LEFT JOIN supervisor_states s ON s.key = r.key ORDER BY j.key`
-	clearReasons = `UPDATE supervisor_states SET release_reason = NULL, set_aside_reason = NULL WHERE key = ?`
-	setAside     = `UPDATE supervisor_records SET version = version + 1, ready_at = ?1, set_aside_until = ?1 WHERE key = ?2`
-	keepReason   = `INSERT INTO supervisor_states (key, set_aside_reason) VALUES (?1, ?2)
+		LEFT JOIN supervisor_texts s ON s.key = r.key ORDER BY j.key`
+	clearReasons = `UPDATE supervisor_texts SET release_reason = NULL, set_aside_reason = NULL WHERE key = ?`
+	setAside     = `UPDATE supervisor_records SET version = version + 1, ready_at = ?1, set_aside_until = ?1, beside = 1 WHERE key = ?2`
+	keepReason   = `INSERT INTO supervisor_texts (key, set_aside_reason) VALUES (?1, ?2)
 		ON CONFLICT (key) DO UPDATE SET set_aside_reason = ?2`
 )
 

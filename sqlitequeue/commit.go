@@ -69,7 +69,11 @@ type commit struct {
 	raised   []supervisor.RaisedWakeup
 	worker   string
 	keep     bool
+	hadTexts bool
 }
+
+// small reports whether the next state is stored in the row.
+func (c *commit) small() bool { return len(c.command.NextState) <= inlineState }
 
 // errRepeated ends the commit of a command that was committed before.
 var errRepeated = errors.New("repeated")
@@ -134,6 +138,12 @@ func (c *commit) apply(e *entry, next *row, record supervisor.Record) {
 	if due != never {
 		next.dueAt = max(due, c.now)
 	}
+	next.state = new(json.RawMessage)
+	if c.small() {
+		next.state = &c.command.NextState
+	}
+	_, failed := c.command.Disposition.(supervisor.Failed)
+	next.beside, c.hadTexts = failed || !c.small(), e.row.beside
 	c.worker = ""
 	if e.row.held() {
 		c.worker = e.row.workerID
@@ -181,8 +191,9 @@ func (c *commit) checkDelivery(t *transaction, e *entry) error {
 const (
 	insertEvent = `INSERT INTO supervisor_events (instance, state_version, type, digest, delivery_key, delivery_digest,
 		worker_id, lease_version, payload, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT), ?)`
-	replaceState = `INSERT OR REPLACE INTO supervisor_states (key, state, last_error, failure_class)
+	replaceTexts = `INSERT OR REPLACE INTO supervisor_texts (key, state, last_error, failure_class)
 		VALUES (?, CAST(? AS TEXT), ?, ?)`
+	deleteTexts = `DELETE FROM supervisor_texts WHERE key = ?`
 )
 
 // write stores what belongs to the changed row.
@@ -194,14 +205,7 @@ func (c *commit) write(t *transaction, e *entry) error {
 		c.command.DeliveryKey, c.command.DeliveryDigest, c.worker, c.item.LeaseVersion, blob(c.command.EventPayload), int64(c.now)); err != nil {
 		return err
 	}
-	var lastError, class any
-	if failed, ok := c.command.Disposition.(supervisor.Failed); ok {
-		lastError = failed.Reason
-		if found := supervisor.FailureClassOf(c.command); found != "" {
-			class = string(found)
-		}
-	}
-	if _, err := t.session.exec(replaceState, e.row.key, blob(c.command.NextState), lastError, class); err != nil {
+	if err := c.writeTexts(t, e); err != nil {
 		return err
 	}
 	if err := t.insertIntents(c, e); err != nil {
@@ -221,8 +225,33 @@ func (c *commit) write(t *transaction, e *entry) error {
 	return nil
 }
 
+// writeTexts stores what the row has no room for, and drops what is no longer
+// true.
+func (c *commit) writeTexts(t *transaction, e *entry) error {
+	if !e.row.beside {
+		if !c.hadTexts {
+			return nil
+		}
+		_, err := t.session.exec(deleteTexts, e.row.key)
+		return err
+	}
+	var state, lastError, class any
+	if !c.small() {
+		state = blob(c.command.NextState)
+	}
+	if failed, ok := c.command.Disposition.(supervisor.Failed); ok {
+		lastError = failed.Reason
+		if found := supervisor.FailureClassOf(c.command); found != "" {
+			class = string(found)
+		}
+	}
+	_, err := t.session.exec(replaceTexts, e.row.key, state, lastError, class)
+	return err
+}
+
 const (
-	selectState   = `SELECT CAST(state AS BLOB) FROM supervisor_states WHERE key = ?`
+	selectState = `SELECT CAST(coalesce(r.state, s.state) AS BLOB)
+		FROM supervisor_records r LEFT JOIN supervisor_texts s ON s.key = r.key WHERE r.key = ?`
 	selectClaimed = `SELECT id, kind, branch_id, CAST(payload AS BLOB) FROM supervisor_wakeups
 		WHERE instance = ? AND consumed_at IS NULL AND claim = ? ORDER BY due_at, seq`
 )

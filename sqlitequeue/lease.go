@@ -44,7 +44,7 @@ func (q *Queue) Renew(ctx context.Context, lease supervisor.Lease) error {
 	return err
 }
 
-const keepReleaseReason = `INSERT INTO supervisor_states (key, release_reason) VALUES (?1, ?2)
+const keepReleaseReason = `INSERT INTO supervisor_texts (key, release_reason) VALUES (?1, ?2)
 	ON CONFLICT (key) DO UPDATE SET release_reason = ?2`
 
 // Release implements [supervisor.Releaser].
@@ -59,6 +59,7 @@ func (q *Queue) Release(ctx context.Context, item *supervisor.WorkItem, reason s
 			}
 			next.endLease()
 			next.leaseVersion++
+			next.beside = true
 			next.place(now)
 			return nil
 		})

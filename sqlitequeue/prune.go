@@ -16,8 +16,8 @@ const (
 const (
 	selectFinished = `SELECT key FROM supervisor_records WHERE finished_at < ? ORDER BY finished_at LIMIT ?`
 	selectLastKey  = `SELECT max(key) FROM (SELECT key FROM supervisor_records WHERE key > ? ORDER BY key LIMIT ?)`
-	deleteEvents   = `DELETE FROM supervisor_events WHERE (instance, state_version) IN (
-		SELECT e.instance, e.state_version FROM supervisor_events e CROSS JOIN supervisor_records r ON r.key = e.instance
+	deleteEvents   = `DELETE FROM supervisor_events WHERE seq IN (
+		SELECT e.seq FROM supervisor_events e CROSS JOIN supervisor_records r ON r.key = e.instance
 		WHERE e.instance > ? AND e.instance <= ? AND e.at < ? AND e.state_version < r.state_version LIMIT ?)`
 	deleteWakeups = `DELETE FROM supervisor_wakeups WHERE seq IN (
 		SELECT seq FROM supervisor_wakeups WHERE instance > ? AND instance <= ? AND consumed_at < ? LIMIT ?)`
@@ -28,7 +28,7 @@ var deleteInstance = [...]string{
 	`DELETE FROM supervisor_events WHERE instance = ?`,
 	`DELETE FROM supervisor_wakeups WHERE instance = ?`,
 	`DELETE FROM supervisor_intents WHERE instance = ?`,
-	`DELETE FROM supervisor_states WHERE key = ?`,
+	`DELETE FROM supervisor_texts WHERE key = ?`,
 	`DELETE FROM supervisor_records WHERE key = ?`,
 	`DELETE FROM supervisor_instances WHERE key = ?`,
 }

@@ -28,15 +28,15 @@ func (q *Queue) read(ctx context.Context, what string, f func(s *session) error)
 
 const (
 	tenantColumns = `n.epoch, n.paused, n.resource_epoch`
-	stateColumns  = `CAST(s.state AS BLOB), s.last_error, s.failure_class, s.release_reason, s.set_aside_reason`
+	textColumns   = `CAST(coalesce(r.state, s.state) AS BLOB), s.last_error, s.failure_class, s.release_reason, s.set_aside_reason`
 	snapshotFrom  = ` FROM supervisor_instances i CROSS JOIN supervisor_records r ON r.key = i.key
 		CROSS JOIN supervisor_tenants n ON n.key = r.tenant
-		LEFT JOIN supervisor_states s ON s.key = r.key `
-	selectSnapshot = `SELECT ` + recordColumns + `, ` + tenantColumns + `, ` + stateColumns + `, ` + instanceColumns +
+		LEFT JOIN supervisor_texts s ON s.key = r.key `
+	selectSnapshot = `SELECT ` + recordColumns + `, ` + tenantColumns + `, ` + textColumns + `, ` + instanceColumns +
 		snapshotFrom + `WHERE i.tenant_id = ? AND i.id = ?`
-	selectFacts = `SELECT ` + recordColumns + `, ` + tenantColumns + `, ` + stateColumns +
+	selectFacts = `SELECT ` + recordColumns + `, ` + tenantColumns + `, ` + textColumns +
 		snapshotFrom + `WHERE i.tenant_id = ? AND i.id = ?`
-	selectPage = `SELECT ` + recordColumns + `, ` + tenantColumns + `, ` + stateColumns + `, ` + instanceColumns +
+	selectPage = `SELECT ` + recordColumns + `, ` + tenantColumns + `, ` + textColumns + `, ` + instanceColumns +
 		snapshotFrom + `WHERE (i.tenant_id, i.id) > (?1, ?2) AND (?3 = '' OR i.tenant_id = ?3) AND (?4 = '' OR i.spec_id = ?4)
 		AND (?5 < 0 OR r.status = ?5) AND (?6 IS NULL OR (r.status = 0 AND r.due_at < ?6))
 		ORDER BY i.tenant_id, i.id LIMIT ?7`
@@ -45,8 +45,8 @@ const (
 // Columns behind recordColumns in the statements above.
 const (
 	tenantColumn   = recordWidth
-	stateColumn    = tenantColumn + 3
-	instanceColumn = stateColumn + 5
+	textColumn     = tenantColumn + 3
+	instanceColumn = textColumn + 5
 )
 
 // facts are what a row says beside the instance itself.
@@ -56,13 +56,13 @@ func facts(rows *rows, id instanceID, now instant) supervisor.ExplainFacts {
 	tenantPaused := rows.int(tenantColumn+1) != 0
 	f := supervisor.ExplainFacts{
 		Snapshot: supervisor.Snapshot{
-			State:           rows.bytes(stateColumn),
+			State:           rows.bytes(textColumn),
 			StateVersion:    r.stateVersion,
 			LeaseVersion:    r.leaseVersion,
 			CreatedAt:       r.createdAt.time(),
 			NextDueAt:       r.dueAt.time(),
 			FinishedAt:      r.finishedAt.time(),
-			LastError:       rows.string(stateColumn + 1),
+			LastError:       rows.string(textColumn + 1),
 			Attempt:         int(r.attempt),
 			PendingWakeups:  int(r.wakeups),
 			CancelRequested: r.cancelRequested,
@@ -71,10 +71,10 @@ func facts(rows *rows, id instanceID, now instant) supervisor.ExplainFacts {
 			},
 		},
 		Now:            now.time(),
-		FailureClass:   supervisor.FailureClass(rows.string(stateColumn + 2)),
-		ReleaseReason:  rows.string(stateColumn + 3),
+		FailureClass:   supervisor.FailureClass(rows.string(textColumn + 2)),
+		ReleaseReason:  rows.string(textColumn + 3),
 		SetAsideUntil:  r.setAsideUntil.time(),
-		SetAsideReason: rows.string(stateColumn + 4),
+		SetAsideReason: rows.string(textColumn + 4),
 	}
 	if rows.malformed == nil {
 		f.Snapshot.Status = statuses[r.status]

@@ -1,6 +1,7 @@
 package sqlitequeue
 
 import (
+	"encoding/json"
 	"strings"
 
 	"github.com/workflow-supervisor/supervisor"
@@ -21,7 +22,14 @@ type row struct {
 	lease
 	holder
 	standing
+	// state is what is to be stored as the small state with the next change: nil
+	// for no change, NULL where it points at nil.
+	state *json.RawMessage
 }
+
+// inlineState bounds a state that is stored in the row: large ones would have
+// to be copied with every change of the rest.
+const inlineState = 512
 
 // schedule is what the indexes for claims are made of.
 type schedule struct {
@@ -68,6 +76,8 @@ type standing struct {
 	// wakeups counts those that are pending.
 	wakeups       int64
 	setAsideUntil instant
+	// beside: the instance has a row in the table of texts.
+	beside bool
 }
 
 // Statuses as they are stored.
@@ -159,10 +169,10 @@ const recordColumns = `r.key, r.tenant, r.lane, r.version, r.ready_at, r.reap_at
 	r.lease_version, r.lease_ends_at, r.lease_kept, r.lease_tenant_epoch, r.lease_instance_epoch, r.claimed_at,
 	r.worker_id,
 	r.status, r.created_at, r.finished_at, r.cancel_requested, r.paused, r.instance_epoch, r.attempt, r.retry_at,
-	r.triggered, r.matched, r.succeeded, r.action_terminal, r.last_event_at, r.raised, r.wakeups, r.set_aside_until`
+	r.triggered, r.matched, r.succeeded, r.action_terminal, r.last_event_at, r.raised, r.wakeups, r.set_aside_until, r.beside`
 
 // recordWidth is the number of recordColumns.
-const recordWidth = 33
+const recordWidth = 34
 
 func (r *row) scan(rows *rows) {
 	*r = row{
@@ -184,7 +194,7 @@ func (r *row) scan(rows *rows) {
 				Triggered: rows.int(25), Matched: rows.int(26), Succeeded: rows.int(27), ActionTerminal: rows.int(28),
 			},
 			lastEventAt: rows.instant(29), raised: supervisor.Raised(rows.int(30)), wakeups: rows.int(31),
-			setAsideUntil: rows.instant(32),
+			setAsideUntil: rows.instant(32), beside: rows.int(33) != 0,
 		},
 	}
 	if r.status < 0 || int(r.status) >= len(statuses) {
@@ -199,6 +209,7 @@ const (
 	partLease
 	partHolder
 	partStanding
+	partState
 	allParts = 1<<iota - 1
 )
 
@@ -207,7 +218,8 @@ var partColumns = [...]string{
 	`due_at = ?, state_version = ?, delivery_hash = ?, last_progress_at = ?`,
 	`lease_version = ?, lease_ends_at = ?, lease_kept = ?, lease_tenant_epoch = ?, lease_instance_epoch = ?, claimed_at = ?`,
 	`worker_id = ?`,
-	`status = ?, finished_at = ?, cancel_requested = ?, paused = ?, instance_epoch = ?, attempt = ?, retry_at = ?, triggered = ?, matched = ?, succeeded = ?, action_terminal = ?, last_event_at = ?, raised = ?, wakeups = ?, set_aside_until = ?`,
+	`status = ?, finished_at = ?, cancel_requested = ?, paused = ?, instance_epoch = ?, attempt = ?, retry_at = ?, triggered = ?, matched = ?, succeeded = ?, action_terminal = ?, last_event_at = ?, raised = ?, wakeups = ?, set_aside_until = ?, beside = ?`,
+	`state = CAST(? AS TEXT)`,
 }
 
 // updateRecord has a statement for each set of parts.
@@ -243,6 +255,9 @@ func (r *row) changes(old *row) (parts int) {
 	if r.standing != old.standing {
 		parts |= partStanding
 	}
+	if r.state != nil {
+		parts |= partState
+	}
 	return parts
 }
 
@@ -271,7 +286,10 @@ func (r *row) appendParts(args []any, parts int) []any {
 	if parts&partStanding != 0 {
 		args = append(args, r.status, r.finishedAt.value(), integer(r.cancelRequested), integer(r.paused), r.epoch,
 			r.attempt, r.retryAt.value(), r.counters.Triggered, r.counters.Matched, r.counters.Succeeded,
-			r.counters.ActionTerminal, r.lastEventAt.value(), int64(r.raised), r.wakeups, r.setAsideUntil.value())
+			r.counters.ActionTerminal, r.lastEventAt.value(), int64(r.raised), r.wakeups, r.setAsideUntil.value(), integer(r.beside))
+	}
+	if parts&partState != 0 {
+		args = append(args, blob(*r.state))
 	}
 	return append(args, r.key, r.version)
 }

@@ -61,7 +61,9 @@ var migrations = [...][]string{
 		// passage of time makes it so (leased, paused, not active); reap_at is at
 		// or before the end of its lease, NULL where no lease keeps it from being
 		// claimed. lease_ends_at is not NULL from the claim to its commit or
-		// release, also when the lease has ended.
+		// release, also when the lease has ended. state is here where it is small,
+		// so that a commit writes one row; beside says that there is a row of
+		// texts, too. Both NULL is the instance's configuration.
 		`CREATE TABLE supervisor_records (
 			key                  INTEGER PRIMARY KEY,
 			tenant               INTEGER NOT NULL,
@@ -95,15 +97,17 @@ var migrations = [...][]string{
 			last_event_at        INTEGER,
 			raised               INTEGER NOT NULL,
 			wakeups              INTEGER NOT NULL,
-			set_aside_until      INTEGER
+			set_aside_until      INTEGER,
+			beside               INTEGER NOT NULL,
+			state                TEXT
 		) STRICT`,
 		`CREATE INDEX supervisor_records_ready ON supervisor_records (lane, ready_at) WHERE ready_at IS NOT NULL`,
 		`CREATE INDEX supervisor_records_reap ON supervisor_records (reap_at) WHERE reap_at IS NOT NULL`,
 		`CREATE INDEX supervisor_records_finished ON supervisor_records (finished_at) WHERE finished_at IS NOT NULL`,
 
-		// State and texts, which may be large. state is NULL before the first
-		// commit, when it is the instance's configuration.
-		`CREATE TABLE supervisor_states (
+		// What is large or rare: a state that is not small, and why the instance
+		// failed, was given back or set aside.
+		`CREATE TABLE supervisor_texts (
 			key              INTEGER PRIMARY KEY,
 			state            TEXT,
 			last_error       TEXT,
@@ -112,7 +116,10 @@ var migrations = [...][]string{
 			set_aside_reason TEXT
 		) STRICT`,
 
+		// seq makes events of all instances go to the end of one table, so that
+		// those of a transaction share pages. Its index is a second fence.
 		`CREATE TABLE supervisor_events (
+			seq             INTEGER PRIMARY KEY,
 			instance        INTEGER NOT NULL,
 			state_version   INTEGER NOT NULL,
 			type            TEXT NOT NULL,
@@ -123,8 +130,8 @@ var migrations = [...][]string{
 			lease_version   INTEGER NOT NULL,
 			payload         TEXT,
 			at              INTEGER NOT NULL,
-			PRIMARY KEY (instance, state_version)
-		) STRICT, WITHOUT ROWID`,
+			UNIQUE (instance, state_version)
+		) STRICT`,
 
 		// seq is the order of arrival. claim is the lease version of the latest
 		// claim that contained the wakeup. urgent ones come first where a claim

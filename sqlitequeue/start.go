@@ -114,8 +114,8 @@ const (
 	selectInstanceKey = `SELECT key FROM supervisor_instances WHERE tenant_id = ? AND id = ?`
 	insertRecord      = `INSERT INTO supervisor_records (key, tenant, lane, version, ready_at, due_at, state_version, delivery_hash,
 		lease_version, lease_kept, lease_tenant_epoch, lease_instance_epoch, status, created_at, cancel_requested, paused,
-		instance_epoch, attempt, triggered, matched, succeeded, action_terminal, raised, wakeups)
-		VALUES (?, ?, ?, 0, ?, ?, 0, 0, 0, 0, 0, 0, 0, ?, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)`
+		instance_epoch, attempt, triggered, matched, succeeded, action_terminal, raised, wakeups, beside)
+		VALUES (?, ?, ?, 0, ?, ?, 0, 0, 0, 0, 0, 0, 0, ?, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)`
 )
 
 func (i *insertion) run(t *transaction) (started bool, err error) {

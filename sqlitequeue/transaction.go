@@ -219,6 +219,7 @@ func (t *transaction) store(old, next *row, now instant) (stored bool, err error
 		return false, err
 	}
 	next.version++
+	next.state = nil
 	if next.readyAt != never && parts&partSchedule != 0 {
 		t.pullLane(next.lane, next.readyAt, now)
 	}

@@ -42,6 +42,8 @@ const (
 	// maxBatch bounds the operations in a transaction, and with it how long the
 	// first of them waits for the last: a few milliseconds.
 	maxBatch = 512
+	// patience is how long a call waits before it watches its context, too.
+	patience = 20 * time.Millisecond
 	// connectTimeout bounds the wait for a connection of a pool that is in use.
 	connectTimeout = 10 * time.Second
 	// sharedFor is how long another process that has written is waited for
@@ -71,7 +73,8 @@ type operation struct {
 	state atomic.Int32
 	err   error
 	// done has room for the one signal that the operation is over.
-	done chan struct{}
+	done     chan struct{}
+	patience *time.Timer
 }
 
 // States of an operation: a caller may abandon it until the writer takes it.
@@ -81,7 +84,12 @@ const (
 	operationAbandoned
 )
 
-var operations = sync.Pool{New: func() any { return &operation{done: make(chan struct{}, 1)} }}
+// operations are used again, for their channels and timers.
+var operations = sync.Pool{New: func() any {
+	op := &operation{done: make(chan struct{}, 1), patience: time.NewTimer(patience)}
+	op.patience.Stop()
+	return op
+}}
 
 func newWriter(q *Queue) *writer {
 	w := &writer{q: q, wake: make(chan struct{}, 1)}
@@ -103,19 +111,38 @@ func (q *Queue) update(ctx context.Context, what string, c change) error {
 	if err := q.writer.submit(op); err != nil {
 		return err
 	}
-	select {
-	case <-op.done:
-	case <-ctx.Done():
-		if op.state.CompareAndSwap(operationQueued, operationAbandoned) {
-			// The writer still has the operation in its list: it is not used again.
-			return storeError(what, context.Cause(ctx))
-		}
-		<-op.done
+	if !op.await(ctx) {
+		// The writer still has the operation in its list: it is not used again.
+		return storeError(what, context.Cause(ctx))
 	}
 	err := op.err
 	op.change, op.err = change{}, nil
 	operations.Put(op)
 	return err
+}
+
+// await waits until the operation is over and reports true, or until ctx ends
+// before the writer has taken it.
+func (op *operation) await(ctx context.Context) bool {
+	// Most operations are over within milliseconds. Asking a context for its
+	// channel is what makes many of them cost something.
+	op.patience.Reset(patience)
+	select {
+	case <-op.done:
+		op.patience.Stop()
+		return true
+	case <-op.patience.C:
+	}
+	select {
+	case <-op.done:
+		return true
+	case <-ctx.Done():
+	}
+	if op.state.CompareAndSwap(operationQueued, operationAbandoned) {
+		return false
+	}
+	<-op.done
+	return true
 }
 
 func (w *writer) submit(op *operation) error {
@@ -379,15 +406,25 @@ func (w *writer) answer() int {
 	return len(w.batch)
 }
 
+var writerPragmas = [...]string{
+	`PRAGMA synchronous = FULL`,
+	// The writer waits for locks by itself, so that operations can be abandoned
+	// meanwhile.
+	`PRAGMA busy_timeout = 0`,
+	// 32 MiB hold the inner pages of trees with millions of rows.
+	`PRAGMA cache_size = -32768`,
+	// Pages that change all the time are copied into the file once in 16 MiB of
+	// log instead of once in 4; copying them takes a few milliseconds.
+	`PRAGMA wal_autocheckpoint = 4000`,
+}
+
 // connect takes a connection out of the pool for the writer alone.
 func (w *writer) connect(ctx context.Context) error {
 	conn, err := w.q.db.Conn(ctx)
 	if err != nil {
 		return err
 	}
-	// The writer waits for locks by itself, so that operations can be abandoned
-	// meanwhile. Its page cache has to hold the inner pages of every tree.
-	for _, pragma := range [...]string{`PRAGMA synchronous = FULL`, `PRAGMA busy_timeout = 0`, `PRAGMA cache_size = -32768`} {
+	for _, pragma := range writerPragmas {
 		if _, err := conn.ExecContext(ctx, pragma); err != nil {
 			return errors.Join(err, conn.Close())
 		}
