@@ -180,7 +180,7 @@ func (l *loop) awaitDue(ctx context.Context, source claimSource, wait func(conte
 		return false
 	case err != nil:
 		source.problem("wait failed", err)
-		l.sleep(ctx, lengthened(l.poll), l.poked)
+		l.sleep(ctx, l.backOff(1), l.poked)
 		return false
 	case fruitless > 1:
 		gap := growingDelay(time.Millisecond, l.poll, fruitless-2)
@@ -259,9 +259,9 @@ func (l *loop) sleep(ctx context.Context, delay time.Duration, woken <-chan stru
 const maxBackOff = time.Minute
 
 // backOff is the wait after a number of failures in a row: the poll interval,
-// doubling.
+// doubling. A long interval, as a waiter allows, does not prolong a fault.
 func (l *loop) backOff(failures int) time.Duration {
-	return lengthened(growingDelay(l.poll, max(l.poll, maxBackOff), failures-1))
+	return lengthened(growingDelay(l.poll, maxBackOff, failures-1))
 }
 
 // lengthened adds up to a tenth, so that processes that began together do not
