@@ -6,7 +6,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 # Tools that `make tools` installs are found before others of their name.
-export PATH := $(shell go env GOPATH)/bin:$(PATH)
+export PATH := $(or $(shell go env GOBIN),$(shell go env GOPATH)/bin):$(PATH)
 
 MODULES = $(shell go list -m -f '{{.Dir}}')
 # How long each fuzz target runs, and how many rounds the crash tests make.
