@@ -111,6 +111,7 @@ func allCases() []testCase {
 		explainCases(),
 		pruneCases(),
 		atomicityCases(),
+		agreementCases(),
 	)
 }
 

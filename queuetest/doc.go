@@ -38,7 +38,8 @@
 // epochs, pauses, cancellation, retries, wakeups, lifecycles, fidelity of JSON
 // and text, refusal of what no store can hold, races of claimers and
 // committers, and, given [Queue.FailWrite], that a store that fails at any write
-// leaves all or nothing. The suite is itself proved: each of more than a hundred
+// leaves all or nothing; and that the queue answers random calls as the memory
+// queue does, with a seed to repeat them by ([Queue.Seed]). The suite is itself proved: each of more than a hundred
 // queues in its tests is broken in one rule and caught by a case that is named.
 //
 // # What it cannot prove

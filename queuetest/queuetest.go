@@ -59,6 +59,10 @@ type Queue struct {
 	// are none.
 	Analyze func(ctx context.Context) error
 
+	// Seed repeats the random cases of a run that reported it. Zero: another seed
+	// each time.
+	Seed uint64
+
 	// Deny makes AdmitEvaluation refuse all items of a tenant from now on. Nil
 	// skips the case of a refusal.
 	Deny func(tenantID string)

@@ -91,7 +91,7 @@ func TestCasesAreNamedOnce(t *testing.T) {
 }
 
 func TestModelPassesInBubbles(t *testing.T) {
-	for _, skew := range []time.Duration{0, -90 * time.Minute, 2 * time.Hour} {
+	for _, skew := range []time.Duration{-90 * time.Minute, 2 * time.Hour} {
 		t.Run(fmt.Sprint("skew=", skew), func(t *testing.T) {
 			RunInBubbles(t, func(*testing.T) Queue {
 				m := newModel(broken{})

@@ -288,6 +288,10 @@ func (x *trial) consume(item *supervisor.WorkItem, d supervisor.Disposition, ids
 
 // intent returns a valid intent of a claimed item.
 func (x *trial) intent(item *supervisor.WorkItem, id string) supervisor.ActionIntent {
+	return preparedIntent(item, id)
+}
+
+func preparedIntent(item *supervisor.WorkItem, id string) supervisor.ActionIntent {
 	return supervisor.ActionIntent{
 		ID: id, TenantID: item.TenantID, InstanceID: item.ID, RunID: item.RunID,
 		Capability: pin(), IdempotencyKey: "key of " + id, State: supervisor.ActionPrepared,
