@@ -5,9 +5,11 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"os"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -20,7 +22,10 @@ type faultyStore struct {
 	mu      sync.Mutex
 	left    int // writes until the one that fails; 0: none does
 	reached bool
-	failure error
+	// everything: the creation of tables and the begin of transactions, too.
+	everything bool
+	// kill: the process is killed instead.
+	kill bool
 }
 
 var errDiskFull = errors.New("disk I/O error")
@@ -28,21 +33,32 @@ var errDiskFull = errors.New("disk I/O error")
 // openFaulty returns a queue on a faulty store in a file.
 func openFaulty(t testing.TB, path string) (*Queue, *faultyStore) {
 	t.Helper()
-	store := &faultyStore{path: path, failure: errDiskFull}
+	store := &faultyStore{path: path}
 	return openStore(t, store, Options{}), store
 }
 
 // openStore returns a queue on a store, which ends with the test.
 func openStore(t testing.TB, store *faultyStore, options Options) *Queue {
 	t.Helper()
-	db := sql.OpenDB(store)
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	options.DB, options.IsBusy = db, testIsBusy
-	q, err := Open(t.Context(), "", options)
+	q, err := tryOpen(t.Context(), t, store, options)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, q.Close()) })
 	return q
 }
+
+// tryOpen is openStore for what may fail.
+func tryOpen(ctx context.Context, t testing.TB, store *faultyStore, options Options) (*Queue, error) {
+	t.Helper()
+	db := store.pool()
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	options.DB, options.IsBusy = db, testIsBusy
+	q, err := Open(ctx, "", options)
+	if err == nil {
+		t.Cleanup(func() { require.NoError(t, q.Close()) })
+	}
+	return q, err
+}
+
+func (s *faultyStore) pool() *sql.DB { return sql.OpenDB(s) }
 
 // failWrite makes the n-th write from now on fail.
 func (s *faultyStore) failWrite(n int) (disarm func() (reached bool)) {
@@ -63,6 +79,10 @@ func (s *faultyStore) write(text string) error {
 	verb, _, _ := strings.Cut(text, " ")
 	switch verb {
 	case "INSERT", "UPDATE", "DELETE", "COMMIT":
+	case "CREATE", "BEGIN":
+		if !s.everything {
+			return nil
+		}
 	default:
 		return nil
 	}
@@ -73,7 +93,17 @@ func (s *faultyStore) write(text string) error {
 		return nil
 	}
 	s.reached = true
-	return s.failure
+	if s.kill {
+		// Nothing runs after this.
+		process, err := os.FindProcess(os.Getpid())
+		if err == nil {
+			err = process.Kill()
+		}
+		// The signal is on its way.
+		time.Sleep(time.Minute)
+		panic(err)
+	}
+	return errDiskFull
 }
 
 // Driver implements [driver.Connector].
