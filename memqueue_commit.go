@@ -50,6 +50,27 @@ type committedRare struct {
 	actionIntents   []ActionIntent
 }
 
+// fill makes the record of a command that the row has just applied, whose
+// memory it keeps; state is the row's before it.
+func (c *committed) fill(row *memRow, item *WorkItem, command *TransitionCommand, state json.RawMessage, rare *committedRare) {
+	*c = committed{
+		memIdentity:     row.memIdentity,
+		event:           row.lastEvent,
+		createdAt:       item.CreatedAt,
+		scheduledAt:     item.ScheduledAt,
+		claimedAt:       item.ClaimedAt,
+		state:           state,
+		nextState:       command.NextState,
+		epochs:          item.ControlEpochs,
+		attempt:         item.Attempt,
+		deliveryDigest:  command.DeliveryDigest,
+		disposition:     command.Disposition,
+		outcome:         command.Outcome,
+		cancelRequested: item.CancelRequested,
+		rare:            rare,
+	}
+}
+
 // copy returns the record in memory of the caller's.
 func (c *committed) copy() Commit {
 	item := WorkItem{
@@ -106,14 +127,7 @@ func (q *MemoryWorkQueue) commit(ctx context.Context, item *WorkItem, command *T
 	}
 	// Copied before the lock is taken, so that large values hold up nobody.
 	stored := copyCommand(command)
-	var rare *committedRare
-	if len(item.Wakeups)+len(stored.ConsumedWakeups)+len(stored.ActionIntents) > 0 {
-		rare = &committedRare{
-			wakeups:         copyWakeups(item.Wakeups),
-			consumedWakeups: stored.ConsumedWakeups,
-			actionIntents:   stored.ActionIntents,
-		}
-	}
+	rare := copyRare(item, &stored)
 
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -122,13 +136,8 @@ func (q *MemoryWorkQueue) commit(ctx context.Context, item *WorkItem, command *T
 		return nil, notFound(item.TenantID, item.ID)
 	}
 	if row.latest.key == stored.DeliveryKey {
-		if row.latest.digest != stored.DeliveryDigest || row.latest.from != item.StateVersion {
-			return nil, row.errorf("commit of", &DeliveryConflictError{
-				Key: stored.DeliveryKey, StoredDigest: row.latest.digest, Digest: stored.DeliveryDigest,
-			})
-		}
-		if lease == 0 {
-			return nil, nil
+		if err := row.repeats(item, &stored); err != nil || lease == 0 {
+			return nil, err
 		}
 		return q.keptItem(row), nil
 	}
@@ -142,22 +151,7 @@ func (q *MemoryWorkQueue) commit(ctx context.Context, item *WorkItem, command *T
 	}
 	due := row.apply(item, &stored, worker, now)
 	q.endLease(row)
-	*q.commits.next() = committed{
-		memIdentity:     row.memIdentity,
-		event:           row.lastEvent,
-		createdAt:       item.CreatedAt,
-		scheduledAt:     item.ScheduledAt,
-		claimedAt:       item.ClaimedAt,
-		state:           state,
-		nextState:       stored.NextState,
-		epochs:          item.ControlEpochs,
-		attempt:         item.Attempt,
-		deliveryDigest:  stored.DeliveryDigest,
-		disposition:     stored.Disposition,
-		outcome:         stored.Outcome,
-		cancelRequested: item.CancelRequested,
-		rare:            rare,
-	}
+	q.commits.next().fill(row, item, &stored, state, rare)
 	if lease == 0 || due.IsZero() || due.After(now) || row.pausedBy() != nil {
 		q.reschedule(row, due, now)
 		return nil, nil
@@ -167,6 +161,17 @@ func (q *MemoryWorkQueue) commit(ctx context.Context, item *WorkItem, command *T
 	kept := q.acquire([]*memRow{row}, worker, lease, now)
 	row.latest.kept = row.leaseVersion
 	return &kept[0], nil
+}
+
+// repeats reports whether a command with the latest delivery key is that
+// command again.
+func (r *memRow) repeats(item *WorkItem, command *TransitionCommand) error {
+	if r.latest.digest == command.DeliveryDigest && r.latest.from == item.StateVersion {
+		return nil
+	}
+	return r.errorf("commit of", &DeliveryConflictError{
+		Key: command.DeliveryKey, StoredDigest: r.latest.digest, Digest: command.DeliveryDigest,
+	})
 }
 
 // refuses checks what comes after content, existence and delivery key.
@@ -300,10 +305,15 @@ func copyCommand(c *TransitionCommand) TransitionCommand {
 	return command
 }
 
-func copyWakeups(wakeups []Wakeup) []Wakeup {
-	wakeups = slices.Clone(wakeups)
+// copyRare copies what few items and commands have, nil where there is nothing;
+// the command is the queue's already.
+func copyRare(item *WorkItem, command *TransitionCommand) *committedRare {
+	if len(item.Wakeups)+len(command.ConsumedWakeups)+len(command.ActionIntents) == 0 {
+		return nil
+	}
+	wakeups := slices.Clone(item.Wakeups)
 	for n := range wakeups {
 		wakeups[n].Payload = bytes.Clone(wakeups[n].Payload)
 	}
-	return wakeups
+	return &committedRare{wakeups: wakeups, consumedWakeups: command.ConsumedWakeups, actionIntents: command.ActionIntents}
 }

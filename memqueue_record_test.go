@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 )
@@ -409,4 +410,31 @@ func TestMemoryGrowsOnlyByWhatItHolds(t *testing.T) {
 		q.ClearHistory()
 	})
 	runtime.KeepAlive(q)
+}
+
+// One item of a claim does not keep large neighbours alive, nor an event the
+// large state that was committed with it.
+func TestMemoryKeepsNothingLargeForSomethingSmall(t *testing.T) {
+	large := json.RawMessage(`"` + strings.Repeat("x", largestSharedArena) + `"`)
+	q := NewMemoryWorkQueue(memItem("a"), memItem("b"))
+	for range 2 {
+		item := memClaimOne(t, q)
+		command := memCommand(t, &item, Continue{})
+		command.NextState = large
+		require.NoError(t, q.CommitCommand(t.Context(), &item, &command))
+	}
+	items := memClaim(t, q, 2)
+	kept := items[0]
+	neighbour := weak.Make(&items[1].State[0])
+	replaced := weak.Make(&q.row("t1", "a").state[0])
+	for n := range items {
+		memCommit(t, q, &items[n], Continue{})
+	}
+	clear(items)
+	q.ClearHistory()
+	runtime.GC()
+	require.Nil(t, neighbour.Value(), "the state of an item that is gone")
+	require.Nil(t, replaced.Value(), "a state that was replaced")
+	require.Equal(t, string(large), string(kept.State))
+	require.Len(t, memEvents(t, q, "t1", "a"), 2)
 }
