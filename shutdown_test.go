@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,5 +143,37 @@ func TestContextOfAnEvaluationEndsWithIt(t *testing.T) {
 		require.NoError(t, err)
 		<-child
 		require.ErrorIs(t, evaluation.Err(), context.Canceled)
+	})
+}
+
+// What a claim in flight brings after the end of Run is handed back. That is how
+// a loop ends, and no error.
+func TestClaimThatTheEndOvertookIsNoErrorOfItsPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		queue := &releasingQueue{scriptQueue: new(scriptQueue)}
+		queue.onClaim = func(context.Context, ClaimRequest) ([]WorkItem, error) {
+			stop()
+			time.Sleep(time.Second)
+			return testItems(2), nil
+		}
+		var mu sync.Mutex
+		var passes []PassInfo
+		settings := testSettings()
+		settings.Observer = &Observer{PassEnd: func(pass PassInfo) {
+			mu.Lock()
+			defer mu.Unlock()
+			passes = append(passes, pass)
+		}}
+		loop, err := New(queue, testRegistry(nil), settings, func(context.Context) (struct{}, error) {
+			t.Error("a context was made for nobody")
+			return struct{}{}, nil
+		})
+		require.NoError(t, err)
+		require.NoError(t, loop.Run(ctx))
+		require.Len(t, queue.releaseCalls(), 2)
+		require.Len(t, passes, 1)
+		require.NoError(t, passes[0].Err)
+		require.Equal(t, Stats{Claimed: 2}, passes[0].Stats)
 	})
 }

@@ -224,7 +224,7 @@ func (p *pass[C]) open() {
 		p.serve()
 	}()
 	if p.shuttingDown() {
-		err = ErrShutdown
+		err = nil // nothing is made, for the items find the end of their context
 		return
 	}
 	err = guard("context factory", func() (err error) {
