@@ -209,19 +209,20 @@ func (n *notifier) passEnded(stats Stats, err error, elapsed time.Duration) {
 		level = slog.LevelError
 		attrs = append(attrs, slog.String(AttrError, errorText(err)))
 	}
-	n.logger.LogAttrs(context.Background(), level, "pass ended", attrs...)
+	n.log(level, "pass ended", attrs)
 }
 
 // problem logs what has no item and no function.
 func (n *notifier) problem(message string, err error) {
 	if n.logger != nil {
-		n.logger.LogAttrs(context.Background(), slog.LevelError, message,
-			slog.String(AttrWorkerID, n.workerID), slog.String(AttrError, errorText(err)))
+		n.log(slog.LevelError, message, []slog.Attr{
+			slog.String(AttrWorkerID, n.workerID), slog.String(AttrError, errorText(err)),
+		})
 	}
 }
 
 func (n *notifier) logItem(level slog.Level, message string, item *WorkItem, err error, more ...slog.Attr) {
-	if n.logger == nil || !n.logger.Enabled(context.Background(), level) {
+	if !n.logs(level) {
 		return
 	}
 	attrs := append([]slog.Attr{
@@ -236,5 +237,25 @@ func (n *notifier) logItem(level slog.Level, message string, item *WorkItem, err
 	if err != nil {
 		attrs = append(attrs, slog.String(AttrError, errorText(err)))
 	}
-	n.logger.LogAttrs(context.Background(), level, message, attrs...)
+	n.log(level, message, attrs)
+}
+
+// logs reports whether there is a logger that wants records of a level.
+func (n *notifier) logs(level slog.Level) (enabled bool) {
+	if n.logger == nil {
+		return false
+	}
+	_ = guard("logger", func() error {
+		enabled = n.logger.Enabled(context.Background(), level)
+		return nil
+	})
+	return enabled
+}
+
+// log writes a record. Handlers are foreign code: a panic in one is dropped.
+func (n *notifier) log(level slog.Level, message string, attrs []slog.Attr) {
+	_ = guard("logger", func() error {
+		n.logger.LogAttrs(context.Background(), level, message, attrs...)
+		return nil
+	})
 }

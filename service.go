@@ -155,14 +155,17 @@ func (b *batch) finishHalf() {
 	if !last {
 		return
 	}
+	// Deferred, for an observer may end the goroutine, and somebody waits.
+	defer func() {
+		if b.crew.loop != nil {
+			b.crew.mu.Lock()
+			delete(b.crew.live, b)
+			b.crew.mu.Unlock()
+		}
+		close(b.ended)
+	}()
 	b.ctx.end()
 	b.owner.batchEnded()
-	if b.crew.loop != nil {
-		b.crew.mu.Lock()
-		delete(b.crew.live, b)
-		b.crew.mu.Unlock()
-	}
-	close(b.ended)
 }
 
 // interrupted is called when the batch's context has ended: foreign code that

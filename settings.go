@@ -53,7 +53,8 @@ type Settings struct {
 	// ended. Default 30 s.
 	DrainTimeout time.Duration
 
-	// Logger gets what [Observer] gets. Default: silent.
+	// Logger gets what [Observer] gets; a panic of its handler is dropped, too.
+	// Default: silent.
 	Logger   *slog.Logger
 	Observer *Observer
 }
