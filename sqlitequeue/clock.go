@@ -85,5 +85,9 @@ const endOfCalendar instant = 253402300799999999
 
 // after returns the instant d after i, rounded up, or the end of the calendar.
 func (i instant) after(d time.Duration) instant {
-	return min(i+instant((d+time.Microsecond-1)/time.Microsecond), endOfCalendar)
+	micros := instant(d / time.Microsecond)
+	if d%time.Microsecond > 0 {
+		micros++
+	}
+	return min(i+micros, endOfCalendar)
 }
