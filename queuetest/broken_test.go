@@ -64,6 +64,7 @@ type broken struct {
 	attemptKept        bool // keeps the attempt after a success
 	failedStaysDue     bool // leaves what failed for good due
 	countsFailures     bool // adds failures to the counters
+	intentsDropped     bool // stores no intents
 	intentsRepeat      bool // takes a known intent id again
 	intentsAfterExpiry bool // takes intents after expiry
 
@@ -241,6 +242,7 @@ func TestBrokenQueuesAreCaught(t *testing.T) {
 		{"keeps the attempt after a success", "commit/success-resets-attempt", func(b *broken) { b.attemptKept = true }},
 		{"leaves what failed for good due", "commit/failed-for-good", func(b *broken) { b.failedStaysDue = true }},
 		{"adds failures to the counters", "lifecycle/failures-do-not-count", func(b *broken) { b.countsFailures = true }},
+		{"stores no intents", "commit/many-intents", func(b *broken) { b.intentsDropped = true }},
 		{"takes a known intent id again", "refusal/known-intent", func(b *broken) { b.intentsRepeat = true }},
 		{"takes intents after expiry", "lifecycle/no-intents-after-expiry", func(b *broken) { b.intentsAfterExpiry = true }},
 		{"keys by id alone", "identifiers/same-id-in-two-tenants", func(b *broken) { b.tenantIgnored = true }},

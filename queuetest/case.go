@@ -36,6 +36,7 @@ const (
 	shiftHost
 	corrupt
 	deny
+	readIntents
 )
 
 // missing names what a queue lacks, for the message of a skip.
@@ -55,6 +56,7 @@ func (a ability) missing() string {
 		{shiftHost, "Queue.ShiftHost"},
 		{corrupt, "Queue.Corrupt"},
 		{deny, "Queue.Deny"},
+		{readIntents, "Queue.Intents"},
 	} {
 		if a&n.ability != 0 {
 			names = append(names, n.name)
@@ -195,6 +197,7 @@ func detect(queue Queue) *subject {
 		{shiftHost, queue.ShiftHost != nil},
 		{corrupt, queue.Corrupt != nil},
 		{deny, queue.Deny != nil},
+		{readIntents, queue.Intents != nil},
 	} {
 		if found.has {
 			s.abilities |= found.ability

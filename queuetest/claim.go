@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -130,6 +131,29 @@ func claimCases() []testCase {
 			topic: "claim", name: "invalid-request",
 			rule: "every queue applies ClaimRequest.Validate in ClaimDue",
 			run:  claimInvalidRequest,
+		},
+		{
+			topic: "claim", name: "enormous-request",
+			rule: "every valid request is served: any limit, any lease, any number of specs",
+			run: func(x *trial) {
+				x.due("a")
+				x.due("b")
+				req := x.request(math.MaxInt)
+				req.LeaseDuration = math.MaxInt64
+				for n := range 3000 {
+					req.SpecIDs = append(req.SpecIDs, fmt.Sprint(x.spec, n), x.spec) // that one again and again
+				}
+				items := x.claim(req)
+				equalList(x, "the claimed ids", sorted(ids(items)), []string{"a", "b"})
+				x.idle("both are held for centuries")
+				for n := range items {
+					x.check(x.Renew(x.ctx, lease(&items[n], math.MaxInt64)), "Renew for centuries")
+				}
+				x.idle("both are held for centuries")
+				for n := range items {
+					x.step(&items[n], `1`, supervisor.Complete{})
+				}
+			},
 		},
 		{
 			topic: "claim", name: "ended-context",

@@ -2,7 +2,11 @@ package queuetest
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/workflow-supervisor/supervisor"
@@ -227,6 +231,55 @@ func commitCases() []testCase {
 			},
 		},
 		{
+			topic: "commit", name: "many-intents",
+			rule: "a commit writes its intents, however many: their ids are known afterwards",
+			run: func(x *trial) {
+				x.due("a")
+				item := x.claimOne()
+				command := x.command(&item, `1`, supervisor.Continue{})
+				for n := range 300 {
+					command.ActionIntents = append(command.ActionIntents, x.intent(&item, fmt.Sprint("i", n)))
+				}
+				x.commit(&item, command)
+				x.stored(&item, command.ActionIntents)
+				again := x.claimOne()
+				command = x.command(&again, `2`, supervisor.Continue{})
+				for _, id := range []string{"i0", "i150", "i299"} {
+					command.ActionIntents = []supervisor.ActionIntent{x.intent(&again, id)}
+					x.want(x.CommitCommand(x.ctx, &again, &command), supervisor.ErrCommandRejected, "CommitCommand with the known intent %q", id)
+				}
+				command.ActionIntents = []supervisor.ActionIntent{x.intent(&again, "i300")}
+				x.commit(&again, command)
+			},
+		},
+		{
+			topic: "commit", name: "stores-intents", needs: readIntents,
+			rule: "a commit stores its intents unchanged; a refused one stores none",
+			run: func(x *trial) {
+				x.due("a")
+				item := x.claimOne()
+				command := x.command(&item, `1`, supervisor.Continue{})
+				for n, value := range exactJSON() {
+					intent := x.intent(&item, fmt.Sprintf("i%02d", n))
+					intent.Input = json.RawMessage(value)
+					intent.ResourceScopeID = "resource " + intent.ID
+					intent.Effect, intent.RetryClass = supervisor.EffectFunds, supervisor.IdempotencyReconcileBeforeRetry
+					intent.Reservation = &supervisor.ResourceReservationRef{ID: "reservation", FencingToken: math.MaxInt64}
+					intent.Deadline = x.now().Add(far)
+					command.ActionIntents = append(command.ActionIntents, intent)
+				}
+				wrong := item.Clone()
+				wrong.LeaseVersion++
+				refused := x.command(&wrong, `1`, supervisor.Continue{})
+				refused.ActionIntents = []supervisor.ActionIntent{x.intent(&wrong, "refused")}
+				x.want(x.CommitCommand(x.ctx, &wrong, &refused), supervisor.ErrLeaseLost, "CommitCommand under another lease version")
+				x.commit(&item, command)
+				x.stored(&item, command.ActionIntents)
+				x.check(x.CommitCommand(x.ctx, &item, &command), "repeated commit")
+				x.stored(&item, command.ActionIntents)
+			},
+		},
+		{
 			topic: "commit", name: "ended-context",
 			rule: "a context that ends never leaves half a commit behind",
 			run: func(x *trial) {
@@ -246,6 +299,29 @@ func commitCases() []testCase {
 				equal(x, "StateVersion", again.StateVersion, 1)
 			},
 		},
+	}
+}
+
+// stored compares the stored intents of an instance, where they can be read.
+func (x *trial) stored(item *supervisor.WorkItem, want []supervisor.ActionIntent) {
+	x.Helper()
+	if x.Intents == nil {
+		return
+	}
+	got, err := x.Intents(x.ctx, item.TenantID, item.ID)
+	x.check(err, "Intents")
+	byID := func(a, b supervisor.ActionIntent) int { return strings.Compare(a.ID, b.ID) }
+	got, want = slices.SortedFunc(slices.Values(got), byID), slices.SortedFunc(slices.Values(want), byID)
+	if len(got) != len(want) {
+		x.Errorf("%d intents are stored, want %d", len(got), len(want))
+		return
+	}
+	for n := range got {
+		x.equalJSON("the input of intent "+want[n].ID, got[n].Input, string(want[n].Input))
+		got[n].CreatedAt = want[n].CreatedAt // may be the store's
+		gotText, _ := json.Marshal(got[n])
+		wantText, _ := json.Marshal(want[n])
+		x.equalJSON("intent "+want[n].ID, gotText, string(wantText))
 	}
 }
 

@@ -39,8 +39,10 @@
 // and text, refusal of what no store can hold, races of claimers and
 // committers, and, given [Queue.FailWrite], that a store that fails at any write
 // leaves all or nothing; and that the queue answers random calls as the memory
-// queue does, with a seed to repeat them by ([Queue.Seed]). The suite is itself proved: each of more than a hundred
-// queues in its tests is broken in one rule and caught by a case that is named.
+// queue does, with a seed to repeat them by ([Queue.Seed]).
+//
+// The suite is itself proved: each of more than a hundred queues in its tests is
+// broken in one rule and caught by a case that is named.
 //
 // # What it cannot prove
 //

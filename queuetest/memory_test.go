@@ -1,6 +1,7 @@
 package queuetest_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/workflow-supervisor/supervisor"
@@ -8,7 +9,18 @@ import (
 )
 
 func openMemory(*testing.T) queuetest.Queue {
-	return queuetest.Queue{WorkQueue: supervisor.NewMemoryWorkQueue()}
+	queue := supervisor.NewMemoryWorkQueue()
+	return queuetest.Queue{
+		WorkQueue: queue,
+		Intents: func(_ context.Context, tenantID, instanceID string) (intents []supervisor.ActionIntent, err error) {
+			for _, commit := range queue.Committed() {
+				if commit.Item.TenantID == tenantID && commit.Item.ID == instanceID {
+					intents = append(intents, commit.Command.ActionIntents...)
+				}
+			}
+			return intents, nil
+		},
+	}
 }
 
 func TestMemoryWorkQueue(t *testing.T) { queuetest.Run(t, openMemory) }

@@ -597,7 +597,9 @@ func (m *model) apply(r *modelRow, item *supervisor.WorkItem, command *superviso
 		if _, known := r.intents[intent.ID]; known && !m.intentsRepeat {
 			return nil, fmt.Errorf("model: intent %q is known: %w", intent.ID, supervisor.ErrCommandRejected)
 		}
-		r.intents[intent.ID] = intent
+		if !m.intentsDropped {
+			r.intents[intent.ID] = intent
+		}
 		if err := m.write(); err != nil {
 			return nil, err
 		}

@@ -465,6 +465,22 @@ func (m *model) corruptRow(_ context.Context, tenantID, instanceID string) error
 	return err
 }
 
+// readIntents is the hook Queue.Intents.
+func (m *model) readIntents(_ context.Context, tenantID, instanceID string) ([]supervisor.ActionIntent, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, err := m.row(tenantID, instanceID)
+	if err != nil {
+		return nil, err
+	}
+	var list []supervisor.ActionIntent
+	for _, intent := range r.intents {
+		intent.Input = m.stored(intent.Input)
+		list = append(list, intent)
+	}
+	return list, nil
+}
+
 // failWrite is the hook Queue.FailWrite.
 func (m *model) failWrite(n int) func() bool {
 	m.mu.Lock()
@@ -490,6 +506,7 @@ func (m *model) queue() Queue {
 			m.hostShift = d
 		},
 		Corrupt: m.corruptRow,
+		Intents: m.readIntents,
 		Deny: func(tenantID string) {
 			m.mu.Lock()
 			defer m.mu.Unlock()

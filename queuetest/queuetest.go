@@ -59,6 +59,10 @@ type Queue struct {
 	// are none.
 	Analyze func(ctx context.Context) error
 
+	// Intents reads the intents of an instance, in any order, that commits have
+	// stored. Nil skips the case that compares them.
+	Intents func(ctx context.Context, tenantID, instanceID string) ([]supervisor.ActionIntent, error)
+
 	// Seed repeats the random cases of a run that reported it. Zero: another seed
 	// each time.
 	Seed uint64
