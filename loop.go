@@ -5,16 +5,15 @@ import (
 	"math"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
 // loop is the pacing of a long loop over batches: its free slots and the reasons
 // to claim.
 type loop struct {
+	ctx          context.Context // whose end begins the drain
 	slots, batch int
 	poll         time.Duration
-	drain        atomic.Bool
 	// freed and poked hold one signal each: state is read again after it.
 	freed, poked chan struct{}
 
@@ -26,8 +25,9 @@ type loop struct {
 	backOffDue      bool
 }
 
-func newLoop(settings *Settings) *loop {
+func newLoop(ctx context.Context, settings *Settings) *loop {
 	return &loop{
+		ctx:   ctx,
 		slots: settings.Concurrency,
 		batch: settings.ClaimBatch,
 		poll:  settings.PollInterval,
@@ -37,7 +37,7 @@ func newLoop(settings *Settings) *loop {
 	}
 }
 
-func (l *loop) draining() bool { return l.drain.Load() }
+func (l *loop) draining() bool { return l.ctx.Err() != nil }
 
 // poke says that one of the loop's own commits made an instance due at once.
 func (l *loop) poke() { signal(l.poked) }
@@ -90,14 +90,13 @@ type claimSource interface {
 func (c *crew) run(ctx context.Context, source claimSource) {
 	base, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
-	c.begin(base, newLoop(&c.settings))
+	c.begin(base, newLoop(ctx, &c.settings))
 
 	drained := make(chan struct{})
 	var watch sync.WaitGroup
 	// Ends when ctx has ended and then all items have.
 	watch.Go(func() {
 		<-ctx.Done()
-		c.loop.drain.Store(true)
 		patience := time.NewTimer(c.settings.DrainTimeout)
 		defer patience.Stop()
 		select {
@@ -107,7 +106,7 @@ func (c *crew) run(ctx context.Context, source claimSource) {
 		case <-drained:
 		}
 	})
-	c.loop.claimUntilDone(ctx, base, source)
+	c.loop.claimUntilDone(base, source)
 	c.items.Wait()
 	close(drained)
 	watch.Wait()
@@ -118,11 +117,10 @@ func (c *crew) run(ctx context.Context, source claimSource) {
 // ctx ends. A claim in flight then is waited for, so that no item is left
 // leased to nobody; base bounds it. What it brings is handed back: nothing of it
 // was begun, and it begins elsewhere sooner than here.
-func (l *loop) claimUntilDone(ctx, base context.Context, source claimSource) {
-	unwanted := func() bool { return ctx.Err() != nil }
+func (l *loop) claimUntilDone(base context.Context, source claimSource) {
 	failures, fruitless := 0, 0
 	for {
-		limit := l.awaitSlots(ctx)
+		limit := l.awaitSlots()
 		if limit == 0 {
 			return
 		}
@@ -130,7 +128,7 @@ func (l *loop) claimUntilDone(ctx, base context.Context, source claimSource) {
 		// In a goroutine of its own, which ends with the call: a Goexit in the
 		// queue must not end the loop.
 		err := join("queue claim", func() (err error) {
-			items, idle, err = source.claim(base, limit, unwanted)
+			items, idle, err = source.claim(base, limit, l.draining)
 			returned = true
 			return err
 		})
@@ -145,7 +143,7 @@ func (l *loop) claimUntilDone(ctx, base context.Context, source claimSource) {
 		}
 		if err != nil {
 			failures++
-			l.sleep(ctx, l.backOff(failures), nil)
+			l.sleep(l.backOff(failures), nil)
 			continue
 		}
 		failures = 0
@@ -154,9 +152,9 @@ func (l *loop) claimUntilDone(ctx, base context.Context, source claimSource) {
 		case items >= limit:
 			// There may be more.
 		case idle || wait == nil:
-			l.sleep(ctx, lengthened(l.poll), l.poked)
+			l.sleep(lengthened(l.poll), l.poked)
 		default:
-			if !l.awaitDue(ctx, source, wait, fruitless) {
+			if !l.awaitDue(source, wait, fruitless) {
 				fruitless = 0
 			}
 		}
@@ -170,21 +168,21 @@ const waiterFallback = 10
 // awaitDue blocks until the queue says that a claim is worth trying, which it
 // reports, or for as long as a waiter is trusted. A waiter that wakes again and
 // again for nothing, fruitless times in a row, is slowed down.
-func (l *loop) awaitDue(ctx context.Context, source claimSource, wait func(context.Context) error, fruitless int) (woken bool) {
+func (l *loop) awaitDue(source claimSource, wait func(context.Context) error, fruitless int) (woken bool) {
 	startedAt := time.Now()
-	limited, cancel := context.WithTimeout(ctx, lengthened(min(l.poll, math.MaxInt64/waiterFallback)*waiterFallback))
+	limited, cancel := context.WithTimeout(l.ctx, lengthened(min(l.poll, math.MaxInt64/waiterFallback)*waiterFallback))
 	defer cancel()
 	err := join("queue wait", func() error { return wait(limited) })
 	switch {
-	case ctx.Err() != nil || limited.Err() != nil:
+	case limited.Err() != nil:
 		return false
 	case err != nil:
 		source.problem("wait failed", err)
-		l.sleep(ctx, l.backOff(1), l.poked)
+		l.sleep(l.backOff(1), l.poked)
 		return false
 	case fruitless > 1:
 		gap := growingDelay(time.Millisecond, l.poll, fruitless-2)
-		l.sleep(ctx, gap-time.Since(startedAt), nil)
+		l.sleep(gap-time.Since(startedAt), nil)
 	}
 	return true
 }
@@ -195,15 +193,15 @@ const gather = time.Millisecond
 
 // awaitSlots takes slots for a claim, as soon as there are some. It returns 0
 // when ctx has ended.
-func (l *loop) awaitSlots(ctx context.Context) int {
+func (l *loop) awaitSlots() int {
 	var patience <-chan time.Time
-	for ctx.Err() == nil {
+	for !l.draining() {
 		l.mu.Lock()
 		if l.backOffDue {
 			l.backOffDue = false
 			failures := l.contextFailures
 			l.mu.Unlock()
-			l.sleep(ctx, l.backOff(failures), nil)
+			l.sleep(l.backOff(failures), nil)
 			continue
 		}
 		wanted := max(1, min(l.batch, l.slots/4))
@@ -220,7 +218,7 @@ func (l *loop) awaitSlots(ctx context.Context) int {
 			patience = timer.C
 		}
 		select {
-		case <-ctx.Done():
+		case <-l.ctx.Done():
 		case <-l.freed:
 		case <-patience:
 			l.mu.Lock()
@@ -242,7 +240,7 @@ func (l *loop) take() int {
 }
 
 // sleep waits for a time, or less if woken or ctx ends.
-func (l *loop) sleep(ctx context.Context, delay time.Duration, woken <-chan struct{}) {
+func (l *loop) sleep(delay time.Duration, woken <-chan struct{}) {
 	if delay <= 0 {
 		return
 	}
@@ -251,7 +249,7 @@ func (l *loop) sleep(ctx context.Context, delay time.Duration, woken <-chan stru
 	select {
 	case <-timer.C:
 	case <-woken:
-	case <-ctx.Done():
+	case <-l.ctx.Done():
 	}
 }
 
