@@ -76,7 +76,8 @@ func (q *Queue) PublishRevision(ctx context.Context, tenantID string, revision *
 	found, same := false, false
 	for n := 0; !found; n++ {
 		err := q.store.do(ctx, q.pool, q.store.statements.publish, a, func(c *cells) error {
-			found, same = true, c.text() == revision.ContentDigest && c.text() == content
+			digest, stored := c.text(), c.text()
+			found, same = true, digest == revision.ContentDigest && stored == content
 			return nil
 		})
 		// A transaction that published it meanwhile was not visible yet.
