@@ -115,7 +115,7 @@
 // [ErrShutdown] and hands the claims of those that return an error back, so that
 // others take them up at once: no failure is recorded and no attempt counted. Run
 // returns nil when every goroutine that it started has ended, save abandoned
-// drivers.
+// drivers, renewals left behind and cancelled compiles.
 //
 // When the context of [RunDuePass] ends, evaluations are cancelled and their
 // failures committed. Commits outlive the caller's context in both, bounded by
@@ -124,10 +124,12 @@
 //
 // # Panics
 //
-// A panic in a driver, in the context factory, in a [Settings.Retry] rule or in a
-// method of the queue or a compiler fails the items that it was called for, with
-// its text; so does [runtime.Goexit]. Observers tell of it by a [*PanicError]
-// with the stack. A panic in an observer is dropped.
+// A panic in a driver, in the context factory or in a method of the queue or a
+// compiler fails the items that it was called for, with its text; so does
+// [runtime.Goexit]. Observers tell of it by a [*PanicError] with the stack. A
+// claim that panics is a claim that failed. A panic in an observer or a log
+// handler is dropped, and one in a [Settings.Retry] rule leaves the decision to
+// the built-in rule.
 //
 // What nobody can contain is a panic in a goroutine that a driver starts by
 // itself: it ends the process. Let such goroutines recover, or start none.

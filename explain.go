@@ -83,7 +83,7 @@ func FailureClassOf(command *TransitionCommand) FailureClass {
 	return ""
 }
 
-// waitingHorizon is how far away a due time no longer is one.
+// waitingHorizonYears is how far away a due time no longer is one.
 const waitingHorizonYears = 100
 
 // ExplainFacts are what an explanation is made of.

@@ -57,6 +57,7 @@ type Instances interface {
 	// number is [ErrStateConflict].
 	PublishRevision(ctx context.Context, tenantID string, revision *Revision) error
 
+	// Get returns what is known of an instance at this moment.
 	Get(ctx context.Context, tenantID, instanceID string) (Snapshot, error)
 
 	// List yields the instances that match, ordered by tenant and id, reading in

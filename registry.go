@@ -257,8 +257,8 @@ func (r *DriverRegistry[C]) UseCompiler(compiler Compiler[C]) {
 // capabilities, expressions or dependencies takes the compiled driver over, any
 // other is compiled on its own.
 //
-// Prewarming what is prewarmed already is nil at once; another spec under the
-// same id takes its place. The caller keeps the memory of spec. Errors: no
+// Prewarming again what still waits to be taken over is nil at once; another
+// spec under the same id takes its place. The caller keeps the memory of spec. Errors: no
 // compiler is set, the compiler was replaced meanwhile, a spec id or spec that
 // no revision can have, the compiler's own.
 func (r *DriverRegistry[C]) Prewarm(ctx context.Context, specID string, spec json.RawMessage) error {

@@ -48,8 +48,8 @@ func (s *Supervisor[C]) Stats() Stats {
 }
 
 // Run supervises until ctx ends and returns nil when every goroutine that it
-// started has ended, save drivers that were abandoned and renewals that were
-// left behind. Errors of the queue and of the context factory are told to the
+// started has ended, save drivers that were abandoned, renewals that were left
+// behind and cancelled compiles that nobody waits for. Errors of the queue and of the context factory are told to the
 // observer and the logger and make it back off; they do not end it. A second
 // Run beside a running one is an error; one after it goes on.
 //

@@ -39,8 +39,8 @@ func (s *Stats) add(more Stats) {
 
 // RunDuePass claims due instances once, evaluates them concurrently and commits
 // every result. It blocks until each item is settled and every goroutine that it
-// started has ended, save drivers that were abandoned and renewals that were
-// left behind.
+// started has ended, save drivers that were abandoned, renewals that were left
+// behind and cancelled compiles that nobody waits for.
 //
 // newContext makes what drivers share for the pass; it is called once, and only
 // when something was claimed. The context that it gets ends with the pass.
