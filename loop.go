@@ -52,7 +52,8 @@ func (l *loop) freeSlots(n int) {
 	signal(l.freed)
 }
 
-func signal(c chan struct{}) {
+// signal sends unless a signal is there already.
+func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -69,10 +69,10 @@ func NewMemoryWorkQueue(items ...WorkItem) *MemoryWorkQueue {
 }
 
 // Push adds an instance as it stands: due at its ScheduledAt (zero: now), with
-// its versions, epochs, attempt and wakeups, which are due with it. The claim adds one to
-// its lease version. It replaces an instance with the same tenant and id, whose
-// holder has then lost its lease. Nothing is validated, so that tests can queue
-// what no other queue would take.
+// its versions, epochs, attempt and wakeups, which are due with it. The claim
+// adds one to its lease version. It replaces an instance with the same tenant
+// and id; whoever holds that is refused unless the versions are equal. Nothing is
+// validated, so that tests can queue what no other queue would take.
 func (q *MemoryWorkQueue) Push(item WorkItem) {
 	item = item.Clone()
 	item.Instance = *copyInstance(&item.Instance)

@@ -186,7 +186,7 @@ func (r *memRow) refuses(item *WorkItem, command *TransitionCommand) error {
 	}
 	for n := range command.ActionIntents {
 		intent := &command.ActionIntents[n]
-		if r.resourceEpoch(intent.ResourceScopeID) > intent.ControlEpochs.Resource {
+		if r.resourcePausedSince(intent) {
 			return r.errorf(fmt.Sprintf("intent %q of", shorten(intent.ID)), ErrEpochStale)
 		}
 	}
@@ -201,12 +201,11 @@ func (r *memRow) refuses(item *WorkItem, command *TransitionCommand) error {
 	return nil
 }
 
-// resourceEpoch is what an intent's epoch must not be below.
-func (r *memRow) resourceEpoch(resourceID string) int64 {
-	if resource, paused := r.tenant.resources[resourceID]; paused && resourceID != "" {
-		return resource.epoch + r.epochs.Resource
-	}
-	return neverClaimed
+// resourcePausedSince reports whether the resource of an intent was paused after
+// its claim.
+func (r *memRow) resourcePausedSince(intent *ActionIntent) bool {
+	resource, known := r.tenant.resources[intent.ResourceScopeID]
+	return known && resource.epoch+r.epochs.Resource > intent.ControlEpochs.Resource
 }
 
 // apply writes a command to the row and returns when it is due next.

@@ -23,13 +23,6 @@ func (w *memWaiter) wants(spec *memSpec) bool {
 	return len(w.specIDs) == 0 || slices.Contains(w.specIDs, spec.id)
 }
 
-func (w *memWaiter) signal() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
 // WaitDue implements [Waiter]. Due times 100 years away or more wake nobody.
 func (q *MemoryWorkQueue) WaitDue(ctx context.Context, specIDs []string) error {
 	w := &memWaiter{specIDs: specIDs, nextDue: math.MaxInt64, wake: make(chan struct{}, 1)}
@@ -107,7 +100,7 @@ func (q *MemoryWorkQueue) announce(spec *memSpec, at, now time.Time) {
 	for w := range q.waiters {
 		if w.wants(spec) {
 			w.due = true
-			w.signal()
+			signal(w.wake)
 		}
 	}
 }
@@ -116,7 +109,7 @@ func (q *MemoryWorkQueue) announce(spec *memSpec, at, now time.Time) {
 func (q *MemoryWorkQueue) retime(spec *memSpec, at time.Time) {
 	for w := range q.waiters {
 		if w.wants(spec) && instantKey(at) < w.until {
-			w.signal()
+			signal(w.wake)
 		}
 	}
 }
