@@ -23,7 +23,7 @@ func benchmarkStart(b *testing.B, q *MemoryWorkQueue, tenant, spec int, dueAt ti
 	}
 }
 
-// later spreads the due times of waiting instances over a year, in no order.
+// benchmarkLater spreads the due times of waiting instances over a year, in no order.
 func benchmarkLater(n int) time.Time {
 	return time.Now().Add(time.Hour + time.Duration(n)*7919%(365*24*3600)*time.Second)
 }
@@ -128,4 +128,24 @@ func BenchmarkClaim(b *testing.B) {
 		}
 		benchmarkTransitions(b, q)
 	})
+}
+
+// BenchmarkStart also reports what a waiting instance takes in memory.
+func BenchmarkStart(b *testing.B) {
+	q := NewMemoryWorkQueue()
+	heap := func() float64 {
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return float64(stats.HeapAlloc)
+	}
+	before := heap()
+	b.ReportAllocs()
+	b.ResetTimer()
+	for n := range b.N {
+		benchmarkStart(b, q, 0, n%10, benchmarkLater(n))
+	}
+	b.StopTimer()
+	b.ReportMetric((heap()-before)/float64(b.N), "B/instance")
+	runtime.KeepAlive(q)
 }
