@@ -10,7 +10,8 @@ import (
 // one is not. They are called in the goroutine that does the step, by many
 // goroutines at once, and hold it up: they must be quick and must not call the
 // supervisor. Items and commands belong to the supervisor and must not be
-// changed or kept. A panic in one is contained and dropped.
+// changed or kept. A panic in one is contained and dropped; runtime.Goexit ends
+// what its goroutine was doing, so that a test must not fail from within one.
 type Observer struct {
 	// Claim is called for each claimed item, in the goroutine that claims,
 	// before its evaluation; for a kept claim in the goroutine of its evaluation.

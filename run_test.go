@@ -244,8 +244,11 @@ func TestLoopBacksOffFromAFailingContextFactory(t *testing.T) {
 		queue := &scriptQueue{items: testItems(30)}
 		failures := 4
 		settings := testSettings()
+		var mu sync.Mutex
 		var told []error
 		settings.Observer = &Observer{PassEnd: func(info PassInfo) {
+			mu.Lock()
+			defer mu.Unlock()
 			if info.Err != nil {
 				told = append(told, info.Err)
 			}

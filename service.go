@@ -181,7 +181,9 @@ func (b *batch) interrupted() {
 }
 
 // shuttingDown reports whether the long loop has told its items to end.
-func (b *batch) shuttingDown() bool { return errors.Is(context.Cause(&b.ctx), ErrShutdown) }
+func (b *batch) shuttingDown() bool {
+	return b.crew.loop != nil && errors.Is(context.Cause(&b.ctx), ErrShutdown)
+}
 
 // service is the service of one claim of one item: foreign code is called for
 // it in a slot while its lease is renewed, and it is settled once.
