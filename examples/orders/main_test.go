@@ -90,6 +90,19 @@ func TestInputsOfAllKinds(t *testing.T) {
 	}
 }
 
+// With room for one order, the second line is met after the first has ended.
+func TestOrderThatComesAgainAfterItsEnd(t *testing.T) {
+	const first = `{"id":"a","country":"NL","cents":1}` + "\n"
+	status, stdout, _ := runOn(t, strings.NewReader(first+first), "-window", "1", "-")
+	require.Equal(t, exitFine, status)
+	require.Contains(t, stdout, "1 orders in 0.0s, 0 retries, 1 lines of orders that had come: all as expected")
+
+	status, stdout, stderr := runOn(t, strings.NewReader(first+`{"id":"a","country":"NL","cents":2}`), "-window", "1", "-")
+	require.Equal(t, exitWrong, status)
+	require.Contains(t, stdout, "1 orders in 0.0s, 0 retries: not all as expected")
+	require.Contains(t, stderr, `: order "a" is stored with other content: {"id":"a","country":"NL","cents":`)
+}
+
 func TestCalls(t *testing.T) {
 	here := filepath.Join(t.TempDir(), "orders.jsonl")
 	require.NoError(t, os.WriteFile(here, []byte(`{"id":"a","country":"NL","cents":1}`), 0o600))
