@@ -20,6 +20,7 @@ func (q *Queue) ClaimDue(ctx context.Context, req supervisor.ClaimRequest) ([]su
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
+	q.watchSnapshots()
 	seen := q.waits.claiming()
 	result, err := q.claim(ctx, &req, false)
 	for n := 0; err == nil && result.inbox; n++ {

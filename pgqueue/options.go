@@ -49,8 +49,8 @@ type Options struct {
 	Observer *Observer
 }
 
-// Observer is a set of optional functions. They are called one at a time, by a
-// goroutine of the queue, and must be quick.
+// Observer is a set of optional functions, each called by a goroutine of the
+// queue that it holds up: they must be quick and must not close the queue.
 type Observer struct {
 	// OldSnapshot is called about every 10 s while some session holds a snapshot
 	// that is older than that: a dump, a report, a forgotten transaction. Until

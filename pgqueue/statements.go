@@ -7,6 +7,7 @@ type statements struct {
 	publish, loadRevision                                                     *statement
 	get, list, history                                                        *statement
 	pruneInstances, pruneEvents, pruneWakeups                                 *statement
+	oldestSnapshot                                                            *statement
 }
 
 const (
@@ -53,5 +54,6 @@ func (s *store) prepare() {
 		pruneInstances: s.statement(sqlPruneInstances),
 		pruneEvents:    s.statement(sqlPruneEvents),
 		pruneWakeups:   s.statement(sqlPruneWakeups),
+		oldestSnapshot: s.statement(sqlOldestSnapshot),
 	}
 }
