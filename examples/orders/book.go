@@ -253,12 +253,16 @@ func (b *book) answered(id string) {
 	}
 }
 
-// quiet returns the ids of the orders that nothing was heard of for a time.
-func (b *book) quiet(silence time.Duration) []string {
+// quiet returns the ids of orders that nothing was heard of for a time, most of
+// them at most. Which ones is left to chance, so that each gets its turn.
+func (b *book) quiet(silence time.Duration, most int) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var ids []string
 	for id, known := range b.onTheWay {
+		if len(ids) == most {
+			break
+		}
 		if time.Since(known.heardAt) > silence {
 			ids = append(ids, id)
 		}

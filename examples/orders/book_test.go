@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"regexp"
 	"strconv"
 	"strings"
@@ -90,11 +91,12 @@ func TestBookLosesAnOrderAtTheSecondMiss(t *testing.T) {
 		b := newBook(1)
 		o := order{ID: "a", Country: "NL", Cents: 1}
 		enter(t, b, o)
-		require.Empty(t, b.quiet(time.Second))
+		require.Empty(t, b.quiet(time.Second, 1))
 		time.Sleep(2 * time.Second)
-		require.Equal(t, []string{"a"}, b.quiet(time.Second))
+		require.Equal(t, []string{"a"}, b.quiet(time.Second, 1))
+		require.Empty(t, b.quiet(time.Second, 0), "no more than are asked for")
 		b.missing("a")
-		require.Empty(t, b.quiet(time.Second), "it is asked after again later")
+		require.Empty(t, b.quiet(time.Second, 1), "it is asked after again later")
 		require.Zero(t, b.snapshot().Lost)
 
 		b.found(&supervisor.Snapshot{Instance: supervisor.Instance{ID: "a"}, Status: supervisor.StatusActive,
@@ -123,6 +125,20 @@ func TestBookAdoptsBeyondItsWindow(t *testing.T) {
 	_, err := b.enter(full, order{ID: "e"}, 2)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Error(t, b.awaitEnd(full))
+}
+
+// Every line is read once, also one that only the library refuses.
+func TestLinesAreCountedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBook(10)
+		d := &desk{queue: supervisor.NewMemoryWorkQueue(), book: b, report: newReport(io.Discard, io.Discard)}
+		in := "~\n" + `{"id":"` + strings.Repeat("i", 513) + `"}` + "\n" + `{"id":"a","country":"NL","cents":1}` + "\n"
+		require.NoError(t, d.takeIn(t.Context(), strings.NewReader(in)))
+		c := b.snapshot()
+		require.Equal(t, 3, c.Read)
+		require.Equal(t, 2, c.Refused)
+		require.Equal(t, 1, c.onTheWay())
+	})
 }
 
 // No more is read than there is room for, and what starters hold in their hands.

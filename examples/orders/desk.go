@@ -93,15 +93,15 @@ func (d *desk) takeIn(ctx context.Context, in io.Reader) error {
 			break
 		}
 		var refused *lineError
-		switch {
-		case errors.As(err, &refused):
-			d.refuse(refused)
-			continue
-		case err != nil:
+		if err != nil && !errors.As(err, &refused) {
 			fail(fmt.Errorf("read orders: %w", err))
 			continue
 		}
 		d.book.count(func(c *counts) { c.Read++ })
+		if refused != nil {
+			d.refuse(refused)
+			continue
+		}
 		select {
 		case lines <- line{reader.line, o}:
 		case <-ctx.Done():
@@ -119,7 +119,7 @@ func (d *desk) takeIn(ctx context.Context, in io.Reader) error {
 
 // refuse reports a line that is not taken in.
 func (d *desk) refuse(err *lineError) {
-	d.book.count(func(c *counts) { c.Read++; c.Refused++ })
+	d.book.count(func(c *counts) { c.Refused++ })
 	d.report.problemf("%v", err)
 }
 

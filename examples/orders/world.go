@@ -14,6 +14,9 @@ const (
 	// asked. Mostly it backs off or waits; but another process may have
 	// finished it, or the outcome of a commit may be unknown.
 	quietTime = 3 * time.Second
+	// lookUps bounds the orders that are asked after in one interval: most quiet
+	// orders only wait for their turn, and asking must not slow that down.
+	lookUps = 100
 	// restockTime is how long the warehouse takes.
 	restockTime = time.Second
 )
@@ -38,7 +41,7 @@ func (d *desk) watch(ctx context.Context) {
 				d.report.problemf("order %q waits: %v", o.ID, err) // and is answered next time
 			}
 		}
-		for _, id := range d.book.quiet(quietTime) {
+		for _, id := range d.book.quiet(quietTime, lookUps) {
 			snapshot, err := d.queue.Get(ctx, supervisor.DefaultTenantID, id)
 			switch {
 			case err == nil:
