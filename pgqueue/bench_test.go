@@ -1,6 +1,7 @@
 package pgqueue
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
@@ -69,7 +70,7 @@ func cpuSeconds(b *testing.B) (client, server float64) {
 		}
 		// Behind the name of the program, in parentheses: state, parent, and, as
 		// the 12th to 15th, the times of the process and of children that ended.
-		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 		pid := filepath.Base(filepath.Dir(name))
 		if len(fields) < 15 || (pid != strconv.Itoa(parent) && fields[1] != strconv.Itoa(parent)) {
 			continue

@@ -123,7 +123,7 @@ func (q *Queue) scanClaim(c *cells, req *supervisor.ClaimRequest, result *claimR
 	c.bad = c.bad || last.bad
 	if broken != nil {
 		result.broken = append(result.broken, &brokenRowError{row: r, cause: broken})
-		return nil
+		return nil //nolint:nilerr // The row is set aside; it fails nothing else.
 	}
 	result.claimed = append(result.claimed, placedItem{place: place, item: r.item(claimedAt, wakeups)})
 	q.held.remember(r.held(claimedAt, wakeups), req.LeaseDuration)

@@ -24,8 +24,7 @@ var errBadRow = errors.New("pgqueue: the server sent a row of another form")
 
 // sqlState returns the SQLSTATE of an error of the server, empty for others.
 func sqlState(err error) string {
-	var answer *pgconn.PgError
-	if errors.As(err, &answer) {
+	if answer, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return answer.Code
 	}
 	return ""
@@ -47,12 +46,11 @@ func refused(err error) bool {
 	if pgconn.SafeToRetry(err) {
 		return true
 	}
-	var dial *pgconn.ConnectError
-	if errors.As(err, &dial) {
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true
 	}
-	var answer *pgconn.PgError
-	return errors.As(err, &answer) && answer.SeverityUnlocalized == "ERROR"
+	answer, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && answer.SeverityUnlocalized == "ERROR"
 }
 
 // wrap turns an error of the database into one of the queue: what was being

@@ -1,6 +1,7 @@
 package pgqueue
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -127,18 +128,9 @@ func (c *heldClaim) fits(item *supervisor.WorkItem, command *supervisor.Transiti
 		return false
 	}
 	for _, id := range command.ConsumedWakeups {
-		if !contains(c.wakeups, id) {
+		if !slices.Contains(c.wakeups, id) {
 			return false
 		}
 	}
 	return true
-}
-
-func contains(ids []string, id string) bool {
-	for _, known := range ids {
-		if known == id {
-			return true
-		}
-	}
-	return false
 }

@@ -148,7 +148,6 @@ type server struct {
 	account     *syscall.Credential
 	process     *exec.Cmd
 	output      bytes.Buffer
-	mu          sync.Mutex
 }
 
 // newServer makes a database cluster in a temporary folder and starts a server

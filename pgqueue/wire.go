@@ -251,8 +251,6 @@ func (c *cells) next() []byte {
 	return value
 }
 
-func (c *cells) skip(n int) { c.values = c.values[min(n, len(c.values)):] }
-
 // int8 reads a number, 0 for NULL.
 func (c *cells) int8() int64 {
 	value := c.next()
