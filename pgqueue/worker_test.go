@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/workflow-supervisor/supervisor"
 )
 
 // The test binary is a worker process where workerVariable is set.
@@ -26,6 +29,8 @@ func runWorker() (code int) {
 			switch os.Getenv(workerVariable) {
 			case "migrate":
 				err = q.Migrate(ctx)
+			case "run":
+				err = runSupervisor(ctx, q)
 			default:
 				err = fmt.Errorf("unknown work %q", os.Getenv(workerVariable))
 			}
@@ -36,4 +41,20 @@ func runWorker() (code int) {
 		return 1
 	}
 	return 0
+}
+
+// runSupervisor takes instances through their steps until the process is killed.
+func runSupervisor(ctx context.Context, q *Queue) error {
+	registry := supervisor.NewDriverRegistry[int]()
+	if err := registry.Register(supervisor.NewDriver("spec", 1, stepDriver)); err != nil {
+		return err
+	}
+	settings := supervisor.Settings{
+		Concurrency: 8, LeaseDuration: 2 * time.Second, RequeueDelay: time.Second, PollInterval: 100 * time.Millisecond,
+	}
+	s, err := supervisor.New(q, registry, settings, func(context.Context) (int, error) { return 0, nil })
+	if err != nil {
+		return err
+	}
+	return s.Run(ctx)
 }
