@@ -67,8 +67,7 @@ func (a ability) missing() string {
 
 // testCase proves one rule.
 type testCase struct {
-	// name is topic/case.
-	topic, name string
+	topic, name string // of the sub-test
 	// rule is the sentence that a failure breaks.
 	rule  string
 	needs ability

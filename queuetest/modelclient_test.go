@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"iter"
 	"reflect"
@@ -498,7 +497,6 @@ func (m *model) failWrite(n int) func() bool {
 func (m *model) queue() Queue {
 	return Queue{
 		WorkQueue: m,
-		Reopen:    nil,
 		FailWrite: m.failWrite,
 		ShiftHost: func(d time.Duration) {
 			m.mu.Lock()
@@ -514,5 +512,3 @@ func (m *model) queue() Queue {
 		},
 	}
 }
-
-var _ json.Marshaler = (*supervisor.TransitionCommand)(nil)
