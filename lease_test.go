@@ -197,7 +197,7 @@ func TestUnconfirmedLeaseIsALostOne(t *testing.T) {
 		time.Sleep(3*time.Second - 1)
 		synctest.Wait()
 		require.Empty(t, holder.failures())
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		require.Len(t, holder.failures(), 1)
 		require.ErrorIs(t, holder.failures()[0], ErrLeaseLost)
