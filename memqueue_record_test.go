@@ -264,6 +264,11 @@ func TestMemorySharesNoMemory(t *testing.T) {
 			require.Equal(t, fresh("c").Instance, snapshot.Instance)
 			snapshot.CapabilityPins[0].ID = "X"
 			require.Equal(t, fresh("c").Instance, memGet(t, q, "c").Instance)
+			for _, item := range memClaim(t, q, 9) {
+				if item.ID == "c" {
+					require.Equal(t, `{"w":1}`, string(item.Wakeups[0].Payload))
+				}
+			}
 		}
 	})
 }

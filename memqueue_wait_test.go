@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -201,6 +202,42 @@ func TestMemoryWaitDueMissesNothingBeforeTheWait(t *testing.T) {
 		item = memClaimOne(t, q)
 		time.Sleep(time.Minute)
 		require.Zero(t, memWaited(t, q), "a lease ended between claim and wait")
+
+		q = NewMemoryWorkQueue(memItem("a"), memItem("left by the claim"))
+		memPush(q, "t1", "spec", "behind it", time.Now().Add(time.Second))
+		require.Len(t, memClaim(t, q, 1), 1)
+		time.Sleep(2 * time.Second)
+		require.Zero(t, memWaited(t, q, "spec"), "fell due behind what a claim left")
+		require.Zero(t, memWaited(t, q))
+	})
+}
+
+// A waiter whose time has come returns, also when a claim of another worker was
+// there first and left something.
+func TestMemoryWaitDueOvertakenByAClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := NewMemoryWorkQueue()
+		memPush(q, "t1", "spec", "a", time.Now().Add(time.Second))
+		memPush(q, "t1", "spec", "left by the claim", time.Now().Add(time.Second))
+		w := &memWaiter{nextDue: math.MaxInt64, wake: make(chan struct{}, 1)}
+		due, delay := q.watch(w)
+		require.False(t, due)
+		require.Equal(t, time.Second, delay)
+		time.Sleep(time.Second)
+		require.Len(t, memClaim(t, q, 1), 1)
+		due, _ = q.watch(w)
+		require.True(t, due)
+	})
+}
+
+func TestMemoryWaitDueSetsNoTimerForACentury(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for years, want := range map[int]bool{99: true, 100: false, 1000: false} {
+			q := NewMemoryWorkQueue()
+			memPush(q, "t1", "spec", "a", time.Now().AddDate(years, 0, 0))
+			_, delay := q.watch(&memWaiter{nextDue: math.MaxInt64, wake: make(chan struct{}, 1)})
+			require.Equal(t, want, delay > 0, "%d years", years)
+		}
 	})
 }
 
@@ -219,7 +256,9 @@ func TestMemoryWaitDueWakesAllWaiters(t *testing.T) {
 		require.Len(t, q.waiters, 10)
 		q.Push(memItem("a"))
 		require.Len(t, memClaim(t, q, 1), 1, "claimed before any of them looks")
+		began := time.Now()
 		woken.Wait()
+		require.Zero(t, time.Since(began), "woken only by the end of the lease")
 		require.Empty(t, q.waiters)
 	})
 }
