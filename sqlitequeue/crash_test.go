@@ -64,7 +64,7 @@ func stepUntilKilled(ctx context.Context, path string) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Println("open")
+	fmt.Fprintln(os.Stdout, "open")
 	var workers sync.WaitGroup
 	failures := make([]error, 5)
 	for n := range failures {
@@ -91,12 +91,12 @@ func deliverUntilKilled(ctx context.Context, q *Queue, random *rand.Rand) error 
 		if _, err := q.Start(ctx, instance, time.Time{}); err != nil {
 			return err
 		}
-		fmt.Println("started", id)
+		fmt.Fprintln(os.Stdout, "started", id)
 		wakeup := supervisor.Wakeup{ID: fmt.Sprintf("w%d", random.Uint64()), Kind: "note", Payload: json.RawMessage(`{"n":1}`)}
 		if err := q.Deliver(ctx, instance.TenantID, id, wakeup, time.Time{}); err != nil {
 			return err
 		}
-		fmt.Println("delivered", id, wakeup.ID)
+		fmt.Fprintln(os.Stdout, "delivered", id, wakeup.ID)
 	}
 }
 
@@ -156,7 +156,7 @@ func commitStep(ctx context.Context, q *Queue, item *supervisor.WorkItem, random
 	case err != nil:
 		return nil, err
 	}
-	fmt.Println("committed", item.ID, item.StateVersion+1)
+	fmt.Fprintln(os.Stdout, "committed", item.ID, item.StateVersion+1)
 	return kept, nil
 }
 
@@ -322,6 +322,7 @@ func (r *reported) verifyWakeups(t *testing.T, q *Queue, id string, consumed map
 	rows, err := q.DB().QueryContext(t.Context(), `SELECT w.id, w.consumed_at IS NOT NULL FROM supervisor_wakeups w
 		JOIN supervisor_instances i ON i.key = w.instance WHERE i.id = ?`, id)
 	require.NoError(t, err)
+	defer func() { require.NoError(t, rows.Close()) }()
 	stored := make(map[string]bool)
 	waiting := 0
 	for rows.Next() {
@@ -335,7 +336,7 @@ func (r *reported) verifyWakeups(t *testing.T, q *Queue, id string, consumed map
 		require.Equal(t, gone, consumed[wakeup] > 0, "wakeup %s of %s", wakeup, id)
 		require.LessOrEqual(t, consumed[wakeup], 1, "consumptions of %s of %s", wakeup, id)
 	}
-	require.NoError(t, rows.Close())
+	require.NoError(t, rows.Err())
 	require.Equal(t, waiting, pending)
 	for _, wakeup := range r.delivered[id] {
 		require.True(t, stored[wakeup], "wakeup %s of %s is lost", wakeup, id)

@@ -18,12 +18,17 @@ import (
 // full disk would.
 type faultyStore struct {
 	path string
+	// deferred: transactions begin as SQLite's default, not as immediate ones.
+	deferred bool
 
 	mu      sync.Mutex
 	left    int // writes until the one that fails; 0: none does
 	reached bool
+	commits int
 	// everything: the creation of tables and the begin of transactions, too.
 	everything bool
+	// sticky: all writes after it fail, too, and so do rollbacks.
+	sticky bool
 	// kill: the process is killed instead.
 	kill bool
 }
@@ -73,14 +78,28 @@ func (s *faultyStore) failWrite(n int) (disarm func() (reached bool)) {
 	}
 }
 
+// committed returns how many transactions were committed with a statement.
+func (s *faultyStore) committed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.commits
+}
+
 func (s *faultyStore) write(text string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	verb, _, _ := strings.Cut(text, " ")
+	if verb == "COMMIT" {
+		s.commits++
+	}
 	switch verb {
 	case "INSERT", "UPDATE", "DELETE", "COMMIT":
 	case "CREATE", "BEGIN":
 		if !s.everything {
+			return nil
+		}
+	case "ROLLBACK":
+		if !s.sticky {
 			return nil
 		}
 	default:
@@ -91,6 +110,9 @@ func (s *faultyStore) write(text string) error {
 	}
 	if s.left--; s.left > 0 {
 		return nil
+	}
+	if s.sticky {
+		s.left = 1
 	}
 	s.reached = true
 	if s.kill {
@@ -111,7 +133,11 @@ func (s *faultyStore) Driver() driver.Driver { return testDriver }
 
 // Connect implements [driver.Connector].
 func (s *faultyStore) Connect(context.Context) (driver.Conn, error) {
-	conn, err := testDriver.Open(testSource(s.path))
+	source := testSource(s.path)
+	if s.deferred {
+		source = strings.Replace(source, "_txlock=immediate", "_txlock=deferred", 1)
+	}
+	conn, err := testDriver.Open(source)
 	if err != nil {
 		return nil, err
 	}

@@ -70,18 +70,10 @@ func newHandWritten(b *testing.B, instances int) *handWritten {
 // number of transitions.
 func (h *handWritten) round(b *testing.B, ctx context.Context, batch int) int {
 	now := time.Now().UnixMicro()
-	rows, err := h.claim.QueryContext(ctx, now+60_000_000, "worker", now, batch)
-	require.NoError(b, err)
-	h.items = h.items[:0]
-	for rows.Next() {
-		var item handItem
-		require.NoError(b, rows.Scan(&item.key, &item.tenant, &item.id, &item.fence, &item.version, &item.state))
-		h.items = append(h.items, item)
-	}
-	require.NoError(b, rows.Close())
+	h.claimDue(b, ctx, now, batch)
 	tx, err := h.conn.BeginTx(ctx, nil)
 	require.NoError(b, err)
-	update, insert := tx.StmtContext(ctx, h.update), tx.StmtContext(ctx, h.insert)
+	update, insert := tx.StmtContext(ctx, h.update), tx.StmtContext(ctx, h.insert) //nolint:sqlclosecheck // ends with the transaction
 	for n := range h.items {
 		item := &h.items[n]
 		result, err := update.ExecContext(ctx, handState, now, item.key, item.fence, item.version)
@@ -98,4 +90,17 @@ func (h *handWritten) round(b *testing.B, ctx context.Context, batch int) int {
 	}
 	require.NoError(b, tx.Commit())
 	return len(h.items)
+}
+
+func (h *handWritten) claimDue(b *testing.B, ctx context.Context, now int64, batch int) {
+	rows, err := h.claim.QueryContext(ctx, now+60_000_000, "worker", now, batch)
+	require.NoError(b, err)
+	defer func() { require.NoError(b, rows.Close()) }()
+	h.items = h.items[:0]
+	for rows.Next() {
+		var item handItem
+		require.NoError(b, rows.Scan(&item.key, &item.tenant, &item.id, &item.fence, &item.version, &item.state))
+		h.items = append(h.items, item)
+	}
+	require.NoError(b, rows.Err())
 }

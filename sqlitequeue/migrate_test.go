@@ -26,12 +26,13 @@ func dump(t *testing.T, db *sql.DB) (schema []string) {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), `SELECT type || ' ' || name || ' ' || coalesce(sql, '') FROM sqlite_schema ORDER BY name`)
 	require.NoError(t, err)
+	defer func() { require.NoError(t, rows.Close()) }()
 	for rows.Next() {
 		var text string
 		require.NoError(t, rows.Scan(&text))
 		schema = append(schema, text)
 	}
-	require.NoError(t, rows.Close())
+	require.NoError(t, rows.Err())
 	return schema
 }
 

@@ -114,7 +114,7 @@ func completeAll(ctx context.Context, path string) (err error) {
 							return err
 						}
 						mu.Lock()
-						fmt.Println(items[i].ID)
+						fmt.Fprintln(os.Stdout, items[i].ID)
 						mu.Unlock()
 					}
 				}
@@ -149,7 +149,7 @@ func TestTwoProcessesShareAFile(t *testing.T) {
 	processes.Wait()
 	require.NoError(t, errors.Join(failures...))
 	times := make(map[string]int)
-	for _, id := range strings.Fields(strings.Join(outputs, "\n")) {
+	for id := range strings.FieldsSeq(strings.Join(outputs, "\n")) {
 		times[id]++
 	}
 	require.Len(t, times, count)
@@ -171,7 +171,7 @@ func startOne(ctx context.Context, path string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeAll()) }()
-	fmt.Println("ready")
+	fmt.Fprintln(os.Stdout, "ready")
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
 		return err
 	}

@@ -67,13 +67,15 @@ func (s *session) exec(text string, args ...any) (changed int64, err error) {
 // be closed before its next statement.
 func (s *session) query(text string, args ...any) (*rows, error) {
 	if s.direct == nil {
+		//nolint:rowserrcheck // rows.next asks for it
 		pooled, err := s.pooled.QueryContext(s.ctx, s.prefix.apply(text), slices.Clone(args)...)
 		if err != nil {
 			return nil, s.failed(text, err)
 		}
 		columns, err := pooled.Columns()
 		if err != nil {
-			return nil, s.failed(text, errors.Join(err, pooled.Close()))
+			err = errors.Join(err, pooled.Close()) //nolint:sqlclosecheck // rows.close does it else
+			return nil, s.failed(text, err)
 		}
 		s.rows.open(s, text, len(columns))
 		s.rows.pooled = pooled

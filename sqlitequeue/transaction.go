@@ -44,9 +44,12 @@ type entry struct {
 	fresh bool
 }
 
-// maxCache bounds the rows in the cache: some kilobytes each, and as many as a
-// process has in its hands at most.
-const maxCache = 4096
+// The cache is bounded, in rows and in the configuration that each keeps alive:
+// a process that has more in its hands, or larger ones, reads them again.
+const (
+	maxCache        = 4096
+	maxCachedConfig = 16 << 10
+)
 
 // tenant is a tenant's row.
 type tenant struct {
@@ -228,7 +231,7 @@ func (t *transaction) store(old, next *row, now instant) (stored bool, err error
 
 // remember keeps a claimed instance in the cache.
 func (t *transaction) remember(e *entry) {
-	if t.cache == nil {
+	if t.cache == nil || len(e.instance.Config) > maxCachedConfig {
 		return
 	}
 	if len(t.cache) >= maxCache {
