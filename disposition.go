@@ -41,7 +41,7 @@ func (Failed) disposition()     {}
 // The last instant of the calendar that every store and JSON can hold, cut to
 // the microseconds of PostgreSQL.
 func endOfCalendar() time.Time {
-	return time.Date(9999, time.December, 31, 23, 59, 59, 999_999_000, time.UTC)
+	return time.Unix(253_402_300_799, 999_999_000).UTC() // cheaper than time.Date, and called for every commit
 }
 
 // clampInstant brings a computed instant into the calendar, in UTC.
