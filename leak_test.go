@@ -3,7 +3,6 @@ package supervisor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"testing"
 	"time"
@@ -51,7 +50,7 @@ func TestNothingGrowsWithTheNumberOfItems(t *testing.T) {
 
 	require.True(t, goroutinesSettle(before), "%d goroutines, %d before", runtime.NumGoroutine(), before)
 	heap := liveHeap()
-	require.Less(t, heap, heapBefore+4<<20, fmt.Sprintf("the heap grew from %d bytes", heapBefore))
+	require.Less(t, heap, heapBefore+4<<20, "the heap grew from %d bytes", heapBefore)
 }
 
 func liveHeap() uint64 {

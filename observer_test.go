@@ -223,8 +223,8 @@ func TestPanickingObserverChangesNothing(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				observer := new(Observer)
 				functions := reflect.ValueOf(observer).Elem()
-				for n := range functions.NumField() {
-					functions.Field(n).Set(reflect.MakeFunc(functions.Field(n).Type(), func([]reflect.Value) []reflect.Value { panic(rude{}) }))
+				for _, function := range functions.Fields() {
+					function.Set(reflect.MakeFunc(function.Type(), func([]reflect.Value) []reflect.Value { panic(rude{}) }))
 				}
 				settings := leaseOf(3 * time.Second)
 				settings.Observer, settings.Logger = observer, slog.New(panickingHandler{})

@@ -3,6 +3,7 @@ package pgqueue
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -155,9 +156,7 @@ func TestSessionSettingsDoNotMatter(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(settings), func(t *testing.T) {
 			q := open(t, dsn, newSchema(t, dsn), Options{}, func(config *pgxpool.Config) {
-				for name, value := range settings {
-					config.ConnConfig.RuntimeParams[name] = value
-				}
+				maps.Copy(config.ConnConfig.RuntimeParams, settings)
 			})
 			ctx := context.Background()
 			at := time.Date(2101, time.March, 4, 5, 6, 7, 891_234_000, time.UTC)

@@ -202,6 +202,8 @@ func (x *trial) manyWorkers(queues []supervisor.WorkQueue) {
 				x.sleep(poll / 10)
 			}
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		return fmt.Errorf("only %d of %d instances were finished", finished, count)
 	})
 	equal(x, "the number of evaluated steps", len(evaluated), count*steps)
