@@ -11,8 +11,8 @@
 //     intents, consumed wakeups and the next due time.
 //
 // Effects on the world outside never happen in step 2. A driver returns
-// [ActionIntent] values; the commit stores them, and they are carried out
-// afterwards.
+// [ActionIntent] values; the commit stores them, to be carried out afterwards.
+// The library has no dispatcher of its own yet.
 //
 // The queue is [MemoryWorkQueue] for tests, package sqlitequeue for a single
 // machine, package pgqueue for a fleet, or one of your own, which package
