@@ -91,8 +91,10 @@ func cpuSeconds(b *testing.B) (client, server float64) {
 // measure runs work for b.N transitions and reports what each has cost.
 func measure(b *testing.B, pool *pgxpool.Pool, work func()) {
 	ctx := context.Background()
-	_, err := pool.Exec(ctx, "CHECKPOINT")
-	require.NoError(b, err)
+	// Not every role may. What is measured without holds more full pages.
+	if _, err := pool.Exec(ctx, "CHECKPOINT"); err != nil {
+		b.Logf("no checkpoint before the run: %v", err)
+	}
 	wal := walPosition(b, pool)
 	client, server := cpuSeconds(b)
 	b.ReportAllocs()
