@@ -104,13 +104,15 @@ func TestMigrateNeedsNoRightsWhenUpToDate(t *testing.T) {
 	ctx := context.Background()
 	_, err := q.pool.Exec(ctx, q.store.text(`
 		DO $$ BEGIN
-			CREATE ROLE supervisor_test_reader LOGIN;
+			CREATE ROLE supervisor_test_reader LOGIN PASSWORD 'reader';
 		EXCEPTION WHEN duplicate_object THEN END $$;
 		GRANT USAGE ON SCHEMA {{schema}} TO supervisor_test_reader;
 		GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {{schema}} TO supervisor_test_reader;
 		GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {{schema}} TO supervisor_test_reader`))
 	require.NoError(t, err)
-	pool := newPool(t, testDSN(t), func(config *pgxpool.Config) { config.ConnConfig.User = "supervisor_test_reader" })
+	pool := newPool(t, testDSN(t), func(config *pgxpool.Config) {
+		config.ConnConfig.User, config.ConnConfig.Password = "supervisor_test_reader", "reader"
+	})
 	reader, err := New(pool, Options{Schema: q.options.Schema})
 	require.NoError(t, err)
 	t.Cleanup(reader.Close)
