@@ -192,10 +192,11 @@ func (q *Queue) Resume(ctx context.Context, scope supervisor.Scope) error {
 // its wakeups back until the retry time.
 func (q *Queue) resumeRow(ctx context.Context, tx *transaction, r *row) (changed bool, err error) {
 	changed, r.paused = r.paused, false
-	if !r.record.BacksOff() || r.record.RetryAt.IsZero() {
+	record, lifted := r.record.AfterResume()
+	if !lifted {
 		return changed, nil
 	}
-	r.record.RetryAt = time.Time{}
+	r.record = record
 	var first time.Time
 	a := q.store.newArgs()
 	defer q.store.free(a)

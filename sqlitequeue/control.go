@@ -163,7 +163,7 @@ const selectFirstPending = `SELECT min(due_at) FROM supervisor_wakeups WHERE ins
 func (t *transaction) resume(e *entry, next *row, now instant) error {
 	next.paused = false
 	record := e.row.record()
-	if !record.BacksOff() || record.RetryAt.IsZero() {
+	if _, lifted := record.AfterResume(); !lifted {
 		next.place(now)
 		return nil
 	}
