@@ -21,7 +21,7 @@ WHERE i.tenant_id = $1 AND i.id = $2 AND n.id = ANY ($3)`
 	sqlResourceEpochs = `
 SELECT r.resource_id, r.epoch FROM {{schema}}.tenant t
 JOIN {{schema}}.resource r ON r.tenant_no = t.tenant_no
-WHERE t.tenant_id = $1 AND r.paused AND r.resource_id = ANY ($2)`
+WHERE t.tenant_id = $1 AND r.resource_id = ANY ($2)`
 
 	sqlAddIntents = `
 INSERT INTO {{schema}}.intent (instance_no, tenant_no, prepared_at, id, state, run_id, capability_id, contract_version,

@@ -79,6 +79,7 @@ type broken struct {
 	epochIgnored         bool // commits under stale epochs
 	tenantEpochIgnored   bool // commits after a pause of the tenant
 	resourceEpochIgnored bool // takes intents of a resource paused since
+	resourceEpochPaused  bool // compares only the resources that are still paused
 
 	// Pauses.
 	pauseIgnored        bool // claims what is paused
@@ -258,6 +259,7 @@ func TestBrokenQueuesAreCaught(t *testing.T) {
 		{"raises the epoch by a resume", "pause/raises-once", func(b *broken) { b.resumeRaises = true }},
 		{"ends an instance's pause with its tenant's", "pause/adds-up", func(b *broken) { b.resumeLiftsAll = true }},
 		{"names the narrowest pause", "pause/adds-up", func(b *broken) { b.pausedByNarrowest = true }},
+		{"compares only the resources that are still paused", "epochs/resumed-resource", func(b *broken) { b.resourceEpochPaused = true }},
 		{"stops claims for a resource", "pause/resource", func(b *broken) { b.resourceStopsTenant = true }},
 		{"lifts retry times by the resume of a tenant", "pause/resume-lifts-retry-floor", func(b *broken) { b.resumeTenantLifts = true }},
 		{"makes every resumed instance due", "pause/resume-is-no-retry", func(b *broken) { b.resumeRetries = true }},

@@ -93,6 +93,20 @@ func epochCases() []testCase {
 			},
 		},
 		{
+			topic: "epochs", name: "resumed-resource",
+			rule: "an intent of a resource that was paused since the claim is ErrEpochStale, also once the resource is resumed",
+			run: func(x *trial) {
+				x.due("a")
+				item := x.claimOne()
+				x.pauseResource("r")
+				x.check(x.Instances.Resume(x.ctx, supervisor.Scope{TenantID: x.tenant, ResourceID: "r"}), "Resume of resource %q", "r")
+				command := x.command(&item, `1`, supervisor.Complete{})
+				command.ActionIntents = []supervisor.ActionIntent{x.intent(&item, "i")}
+				command.ActionIntents[0].ResourceScopeID = "r"
+				x.want(x.tryCommit(&item, &command), supervisor.ErrEpochStale, "commit with an intent of a resource paused and resumed since the claim")
+			},
+		},
+		{
 			topic: "epochs", name: "other-resource",
 			rule: "an intent is current while its own resource's value is not above its resource epoch, whatever became of other resources",
 			run: func(x *trial) {

@@ -543,7 +543,8 @@ func (m *model) fence(r *modelRow, item *supervisor.WorkItem, command *superviso
 			for n := range command.ActionIntents {
 				intent := &command.ActionIntents[n]
 				resource := tenant.resources[intent.ResourceScopeID]
-				if resource != nil && resource.epoch > intent.ControlEpochs.Resource && !m.resourceEpochIgnored {
+				if resource != nil && resource.epoch > intent.ControlEpochs.Resource && !m.resourceEpochIgnored &&
+					(resource.paused || !m.resourceEpochPaused) {
 					return supervisor.ErrEpochStale
 				}
 			}
