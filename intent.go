@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -152,6 +153,33 @@ type ActionIntent struct {
 	Deadline    time.Time               `json:"deadline,omitzero"`
 	Reservation *ResourceReservationRef `json:"reservation,omitempty"`
 	CreatedAt   time.Time               `json:"created_at,omitzero"`
+	// RequiresConfirmation holds the intent back until a human allows it; the
+	// commit stores it as awaiting confirmation.
+	RequiresConfirmation bool `json:"requires_confirmation,omitempty"`
+	// Confirmation is who decided and when; nil while nobody has. It is the
+	// queue's to set.
+	Confirmation *Confirmation `json:"confirmation,omitempty"`
+}
+
+// Confirmation is a human's decision about an intent.
+type Confirmation struct {
+	By string    `json:"by"`
+	At time.Time `json:"at"`
+}
+
+// Clone returns a copy that shares no memory with i.
+func (i *ActionIntent) Clone() ActionIntent {
+	clone := *i
+	clone.Input = bytes.Clone(i.Input)
+	if i.Reservation != nil {
+		reservation := *i.Reservation
+		clone.Reservation = &reservation
+	}
+	if i.Confirmation != nil {
+		confirmation := *i.Confirmation
+		clone.Confirmation = &confirmation
+	}
+	return clone
 }
 
 // ValidatePrepared reports what keeps the intent from being persisted: a state
@@ -202,6 +230,9 @@ func (i *ActionIntent) validatePrepared() error {
 		if epoch.value < 0 {
 			return fmt.Errorf("%s is %d, must not be negative", epoch.field, epoch.value)
 		}
+	}
+	if i.Confirmation != nil {
+		return errors.New("Confirmation is set, only the queue does that")
 	}
 	if i.Reservation != nil {
 		if err := checkID("Reservation.ID", i.Reservation.ID); err != nil {

@@ -294,12 +294,7 @@ func copyCommand(c *TransitionCommand) TransitionCommand {
 	command.ConsumedWakeups = slices.Clone(c.ConsumedWakeups)
 	command.ActionIntents = slices.Clone(c.ActionIntents)
 	for n := range command.ActionIntents {
-		intent := &command.ActionIntents[n]
-		intent.Input = bytes.Clone(intent.Input)
-		if intent.Reservation != nil {
-			reservation := *intent.Reservation
-			intent.Reservation = &reservation
-		}
+		command.ActionIntents[n] = command.ActionIntents[n].Clone()
 	}
 	return command
 }

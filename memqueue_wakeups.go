@@ -101,7 +101,7 @@ func (m *mailbox) claim(version int64, now time.Time) (wakeups, bytes int) {
 // claim cannot hold all of them.
 func claimedFirst(kind string) bool {
 	switch kind {
-	case "action", "child", "gate", WakeupKindTimer:
+	case WakeupKindAction, "child", "gate", WakeupKindTimer:
 		return true
 	}
 	return false

@@ -205,8 +205,13 @@ type Wakeup struct {
 	Payload json.RawMessage `json:"payload,omitempty"`
 }
 
-// WakeupKindTimer is the kind of wakeups raised by a [LifecyclePolicy].
-const WakeupKindTimer = "timer"
+// Kinds of wakeups that the library itself raises.
+const (
+	// WakeupKindTimer: by a [LifecyclePolicy].
+	WakeupKindTimer = "timer"
+	// WakeupKindAction: by the outcome of an intent; see [ActionResult].
+	WakeupKindAction = "action"
+)
 
 // Validate reports everything that keeps the wakeup from being delivered: a
 // blank, reserved or oversized id, a blank kind, a payload beyond
@@ -214,8 +219,10 @@ const WakeupKindTimer = "timer"
 // Deliver.
 func (w *Wakeup) Validate() error {
 	errs := []error{checkID("ID", w.ID), checkRequired("Kind", w.Kind), checkOptionalID("BranchID", w.BranchID)}
-	if strings.HasPrefix(w.ID, lifecycleWakeupPrefix) {
-		errs = append(errs, fmt.Errorf("ID %q begins with %q, which is kept for lifecycle timers", shorten(w.ID), lifecycleWakeupPrefix))
+	for prefix, owner := range map[string]string{lifecycleWakeupPrefix: "lifecycle timers", intentWakeupPrefix: "results of intents"} {
+		if strings.HasPrefix(w.ID, prefix) {
+			errs = append(errs, fmt.Errorf("ID %q begins with %q, which is kept for %s", shorten(w.ID), prefix, owner))
+		}
 	}
 	switch {
 	case len(w.Payload) > MaxClaimWakeupBytes:
