@@ -10,23 +10,26 @@ import (
 	"time"
 )
 
-// Causes with which the supervisor ends an evaluation's context; a driver finds
-// them with [context.Cause]. A lost or unconfirmed lease, a pause and a cancel
-// come as the error of the renewal that told of them ([ErrLeaseLost],
-// [ErrEpochStale]).
+// Causes with which a supervisor ends an evaluation's context, and a dispatcher
+// that of a provider's call, which finds them with [context.Cause]. A lost or
+// unconfirmed lease, a pause and a cancel come as the error of the renewal that
+// told of them ([ErrLeaseLost], [ErrEpochStale]).
 var (
 	// ErrShutdown: [Supervisor.Run] was told to end and its drain time is over.
 	ErrShutdown = errors.New("supervisor: shutting down")
 	// ErrEvaluationTimeout: the evaluation took longer than
 	// Settings.EvaluationTimeout. It is also [context.DeadlineExceeded].
-	ErrEvaluationTimeout error = evaluationTimeoutError{}
+	ErrEvaluationTimeout error = &timeoutError{"evaluation"}
+	// ErrProviderTimeout: the call of a provider took longer than
+	// ProviderOptions.Timeout. It is also [context.DeadlineExceeded].
+	ErrProviderTimeout error = &timeoutError{"provider"}
 )
 
-type evaluationTimeoutError struct{}
+type timeoutError struct{ what string }
 
-func (evaluationTimeoutError) Error() string { return "supervisor: evaluation timeout exceeded" }
+func (e *timeoutError) Error() string { return "supervisor: " + e.what + " timeout exceeded" }
 
-func (evaluationTimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
+func (e *timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // QueueError is a queue's failure that concerns no single item.
 type QueueError struct {
@@ -76,16 +79,18 @@ type ItemError struct {
 	Err                  error
 }
 
-func (e *CommitError) Error() string {
-	var text strings.Builder
-	text.WriteString("supervisor: commit failed: ")
-	for n := range e.Items {
-		if n > 0 {
-			text.WriteString("; ")
-		}
-		text.WriteString(e.Items[n].Error())
+func (e *CommitError) Error() string { return "supervisor: commit failed: " + joined(e.Items) }
+
+// joined is the text of several errors.
+func joined[E any, P interface {
+	*E
+	error
+}](errs []E) string {
+	texts := make([]string, len(errs))
+	for n := range errs {
+		texts[n] = P(&errs[n]).Error()
 	}
-	return text.String()
+	return strings.Join(texts, "; ")
 }
 
 // Unwrap returns an [*ItemError] for each item.

@@ -49,7 +49,7 @@ func (e *evaluation[C]) contain(panicked any) {
 }
 
 // performed makes an error of a command that cannot be committed.
-func (e *evaluation[C]) performed() {
+func (e *evaluation[C]) performed(bool) {
 	if e.err == nil {
 		if err := e.command.ValidateFor(&e.item); err != nil {
 			e.err = fmt.Errorf("driver returned an invalid command: %w", err)
@@ -59,6 +59,9 @@ func (e *evaluation[C]) performed() {
 		e.pass.engine.notify.evaluationEnded(&e.item, e.driver, e.err, time.Since(e.startedAt))
 	}
 }
+
+// late drops the result of a driver that was abandoned.
+func (e *evaluation[C]) late() {}
 
 // decide takes the item through pins, admission, resolution and driver.
 func (e *evaluation[C]) decide() (TransitionCommand, error) {

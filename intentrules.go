@@ -170,7 +170,7 @@ func (r *IntentRecord) retry(delay time.Duration, now time.Time) (told bool) {
 // [ErrReceiptConflict] the record has changed and is stored.
 func (r *IntentRecord) Accept(work *IntentWork, receipt Receipt, now time.Time) (told bool, err error) {
 	if err := receipt.Validate(); err != nil {
-		return false, err
+		return false, fmt.Errorf("%w: %w", ErrCommandRejected, err)
 	}
 	receipt.Reason = cleanReason(receipt.Reason)
 	// Repeats under one key are one and the same work for the provider.
@@ -314,7 +314,7 @@ func (r *IntentRecord) contradict(work *IntentWork, report *Report, reference st
 // proof that the attempt before had no effect: else it is [ErrStateConflict].
 func (r *IntentRecord) Settle(work *IntentWork, s *Settlement, now time.Time) (told bool, err error) {
 	if err := s.Validate(); err != nil {
-		return false, err
+		return false, fmt.Errorf("%w: %w", ErrCommandRejected, err)
 	}
 	if r.Intent.State.Terminal() {
 		report := s.report()
@@ -407,7 +407,7 @@ func (r *IntentRecord) noteTrouble(d *Diagnostic, now time.Time) {
 // intent is due again.
 func (r *IntentRecord) Release(work *IntentWork, release *IntentRelease, now time.Time) (told bool, err error) {
 	if err := release.Validate(); err != nil {
-		return false, err
+		return false, fmt.Errorf("%w: %w", ErrCommandRejected, err)
 	}
 	if !r.holds(work) {
 		return false, r.errorf("release of", ErrLeaseLost)

@@ -116,6 +116,14 @@ func (k *keeper) take(lease *heldLease) bool {
 	return true
 }
 
+// confirmed reports whether a lease is held for certain: nobody has settled it,
+// and the latest confirmed call was sent less than its duration ago.
+func (k *keeper) confirmed(lease *heldLease) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return !lease.settled && time.Now().Before(lease.confirmedUntil)
+}
+
 // leaveBehind gives a renewal in flight up: nobody waits for it any more.
 func (k *keeper) leaveBehind(lease *heldLease) {
 	if call := lease.renewal; call != nil && !call.left {

@@ -40,6 +40,49 @@ type Observer struct {
 	// goroutine that settled it, or right after a claim that gave none, in the
 	// goroutine that claimed.
 	PassEnd func(PassInfo)
+
+	// DispatchStart and DispatchEnd are called right before and after a provider's
+	// Dispatch, in the goroutine of the call; an abandoned call has its end when it
+	// returns, if ever.
+	DispatchStart func(DispatchInfo)
+	DispatchEnd   func(DispatchInfo)
+	// IntentStored is called after each call that stores what became of an
+	// intent, also one that erred, in the goroutine that made it.
+	IntentStored func(IntentInfo)
+	// IntentLost is called when the lease of an intent is gone, IntentAbandoned
+	// when a call of a provider ignored the end of its context for too long.
+	IntentLost      func(IntentInfo)
+	IntentAbandoned func(IntentInfo)
+	// DispatchPassEnd is to a dispatcher what PassEnd is to a supervisor.
+	DispatchPassEnd func(DispatchPassInfo)
+}
+
+// DispatchInfo tells of a hand-off.
+type DispatchInfo struct {
+	WorkerID string
+	Work     *IntentWork
+	// Err and Elapsed are set at the end. Err is what the provider returned.
+	Err     error
+	Elapsed time.Duration
+}
+
+// IntentInfo tells of a claimed intent.
+type IntentInfo struct {
+	WorkerID string
+	Work     *IntentWork
+	// Settlement or Receipt is what was to be stored; nil where neither was.
+	Settlement *Settlement
+	Receipt    *Receipt
+	Err        error
+}
+
+// DispatchPassInfo tells of a pass of a dispatcher.
+type DispatchPassInfo struct {
+	WorkerID string
+	Stats    DispatchStats
+	// Err is what the pass returns.
+	Err     error
+	Elapsed time.Duration
 }
 
 // ClaimInfo tells of a claim.
@@ -110,6 +153,9 @@ const (
 	AttrError        = "error"
 	AttrClaimed      = "claimed"
 	AttrFailed       = "failed"
+	AttrIntentID     = "intent_id"
+	AttrCapabilityID = "capability_id"
+	AttrState        = "state"
 )
 
 // notifier calls the observer and the logger.
@@ -199,10 +245,14 @@ func (n *notifier) passEnded(stats Stats, err error, elapsed time.Duration) {
 	if n.logger == nil {
 		return
 	}
+	n.logPass("pass ended", stats.Claimed, stats.Failed, err, elapsed)
+}
+
+func (n *notifier) logPass(message string, claimed, failed int, err error, elapsed time.Duration) {
 	attrs := []slog.Attr{
 		slog.String(AttrWorkerID, n.workerID),
-		slog.Int(AttrClaimed, stats.Claimed),
-		slog.Int(AttrFailed, stats.Failed),
+		slog.Int(AttrClaimed, claimed),
+		slog.Int(AttrFailed, failed),
 		slog.Duration(AttrElapsed, elapsed),
 	}
 	level := slog.LevelDebug
@@ -210,7 +260,7 @@ func (n *notifier) passEnded(stats Stats, err error, elapsed time.Duration) {
 		level = slog.LevelError
 		attrs = append(attrs, slog.String(AttrError, errorText(err)))
 	}
-	n.log(level, "pass ended", attrs)
+	n.log(level, message, attrs)
 }
 
 // problem logs what has no item and no function.

@@ -208,7 +208,8 @@ func (e *notSentError) Error() string { return errorText(e.err) }
 func (e *notSentError) Unwrap() error { return e.err }
 
 // Refused marks a provider's error as proof that the effect was turned away for
-// good: the intent is rejected. A nil error stays nil.
+// good: the intent is rejected, also where the error is [NotSent], too. A nil
+// error stays nil.
 func Refused(err error) error {
 	if err == nil {
 		return nil
@@ -221,8 +222,6 @@ type refusedError struct{ err error }
 func (e *refusedError) Error() string { return errorText(e.err) }
 func (e *refusedError) Unwrap() error { return e.err }
 
-// isNotSent and isRefused ask for the outermost claim of a chain: what wraps
-// another claim has the last word.
 func isNotSent(err error) bool {
 	_, ok := errors.AsType[*notSentError](err)
 	return ok

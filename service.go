@@ -200,9 +200,11 @@ type service struct {
 	settling lazyContext
 
 	// Guarded by batch.mu. inside: a goroutine is between the item's beginning
-	// and the return of foreign code.
+	// and the return of foreign code. limit is the cause with which a timeout
+	// ends the context.
 	inside    bool
 	abandoned bool
+	limit     error
 	patience  *time.Timer // abandons; nil while nothing has ended the context
 }
 
@@ -213,8 +215,12 @@ type job interface {
 	perform()
 	contain(panicked any)
 	// performed is called after contain, unless the job was abandoned before,
-	// when the result stands whatever a renewal says.
-	performed()
+	// when the result stands whatever a renewal says. It is told whether settle
+	// follows, or somebody else had the right to it.
+	performed(settles bool)
+	// late is called after contain where the job was abandoned before. Nobody
+	// waits for it any more.
+	late()
 	// settle, with the right to it, makes the result durable. It returns the
 	// service that goes on with the claim where that was kept.
 	settle() *service
@@ -259,10 +265,11 @@ func (s *service) turn() (next *service) {
 	defer func() {
 		s.job.contain(recover())
 		if abandoned = !s.returned(); abandoned {
+			s.job.late()
 			return
 		}
 		settles = s.batch.crew.keeper.take(&s.lease)
-		s.job.performed()
+		s.job.performed(settles)
 	}()
 	s.job.perform()
 	return nil
@@ -274,6 +281,9 @@ func (s *service) limited(timeout time.Duration, cause error) (ctx context.Conte
 	if timeout <= 0 {
 		return &s.ctx, func() {}
 	}
+	s.batch.mu.Lock()
+	s.limit = cause
+	s.batch.mu.Unlock()
 	ctx, cancel := context.WithTimeoutCause(&s.ctx, timeout, cause)
 	background := &s.batch.crew.background
 	background.Add(1)
@@ -302,6 +312,18 @@ func (s *service) returned() bool {
 	return !s.abandoned
 }
 
+// paused notes that one of several calls of foreign code is back and that the
+// next one has its own time; false if the first was abandoned.
+func (s *service) paused() bool {
+	s.batch.mu.Lock()
+	defer s.batch.mu.Unlock()
+	if s.patience != nil && s.patience.Stop() {
+		s.batch.crew.background.Done()
+		s.patience = nil
+	}
+	return !s.abandoned
+}
+
 // expectReturn gives foreign code whose context has ended AbandonAfter to
 // return. The caller holds batch.mu.
 func (s *service) expectReturn() {
@@ -322,11 +344,12 @@ func (s *service) abandon() {
 		return
 	}
 	s.inside, s.abandoned = false, true
+	limit := s.limit
 	b.mu.Unlock()
 	defer b.leave(s.place)
 	cause := context.Cause(&s.ctx)
 	if cause == nil {
-		cause = ErrEvaluationTimeout // the only end that is not the whole context's
+		cause = limit // the only end that is not the whole context's
 	}
 	settles := b.crew.keeper.take(&s.lease)
 	if settles {

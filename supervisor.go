@@ -142,26 +142,30 @@ func (e *engine[C]) claim(ctx context.Context, specIDs []string, limit int) clai
 	if err != nil {
 		result.err = &QueueError{Op: "ClaimDue", Err: err}
 	}
-	result.items = firstOfEach(result.items)
+	result.items = firstOfEach(result.items, itemKeyOf)
 	if len(result.items) == 0 {
 		e.notify.passEnded(Stats{}, result.err, time.Since(result.sentAt))
 	}
 	return result
 }
 
-// firstOfEach drops items that came before in the same batch.
-func firstOfEach(items []WorkItem) []WorkItem {
+// firstOfEach drops what came before in the same batch.
+func firstOfEach[T any, K comparable](items []T, key func(*T) K) []T {
 	if len(items) < 2 {
 		return items
 	}
-	type key struct{ tenantID, id string }
-	seen := make(map[key]struct{}, len(items))
-	return slices.DeleteFunc(items, func(item WorkItem) bool {
+	seen := make(map[K]struct{}, len(items))
+	return slices.DeleteFunc(items, func(item T) bool {
 		before := len(seen)
-		seen[key{item.TenantID, item.ID}] = struct{}{}
+		seen[key(&item)] = struct{}{}
 		return len(seen) == before
 	})
 }
+
+// itemKey names an instance.
+type itemKey struct{ tenantID, id string }
+
+func itemKeyOf(item *WorkItem) itemKey { return itemKey{item.TenantID, item.ID} }
 
 // pass is a batch of instances and what their drivers share.
 type pass[C any] struct {
