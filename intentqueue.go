@@ -16,6 +16,9 @@ import (
 // are each one transaction, which also writes the wakeup that tells the
 // instance. The fence is the lease version of the intent: an instance's own
 // claims and commits never void its intents.
+//
+// An intent that is not there (any more) is nobody's: RecordReceipt is
+// [ErrNotFound] for it, all other methods are [ErrLeaseLost].
 type IntentQueue interface {
 	// ClaimIntents leases intents that are due, never more than req.Limit, and
 	// returns at once with none where nothing is due. Those of one capability
@@ -37,7 +40,8 @@ type IntentQueue interface {
 	// called, and returns the intent as it stands then. [IntentRecord.Mark]
 	// decides. Where it refuses with [ErrIntentRefused] what follows (the intent
 	// is settled, or parked until it is worth trying) was stored and the lease
-	// has ended. Repeating it under the same lease gives the same answer.
+	// has ended. Repeating a mark that was set is nil, one that was refused
+	// [ErrLeaseLost].
 	MarkIntent(ctx context.Context, work *IntentWork) (IntentWork, error)
 
 	// RecordReceipt stores the receipt of a hand-off, from whoever has it, by
@@ -69,6 +73,7 @@ type IntentWaiter interface {
 }
 
 // IntentOperator is the client side of intents. All queues that we ship have it.
+// An unknown intent is [ErrNotFound].
 type IntentOperator interface {
 	// ConfirmIntent authorizes an intent that awaits confirmation. by names who
 	// did, for people. Again is nil; one that was rejected, settled or never
@@ -368,6 +373,16 @@ type IntentFilter struct {
 	// CapabilityID is that of the pin, whatever its version.
 	CapabilityID string      `json:"capability_id,omitempty"`
 	State        ActionState `json:"state,omitempty"`
+}
+
+// Validate reports a state that no intent has. ListIntents yields its error.
+func (f *IntentFilter) Validate() error {
+	switch f.State {
+	case "", ActionPrepared, ActionAwaitingConfirmation, ActionAuthorized, ActionDispatchCommitted, ActionExecuting,
+		ActionSucceeded, ActionRejected, ActionRetryable, ActionUnknown, ActionReconciled:
+		return nil
+	}
+	return fmt.Errorf("supervisor: intent filter: State %q is not known", shorten(string(f.State)))
 }
 
 // Matches reports whether the filter selects a record.

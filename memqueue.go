@@ -11,13 +11,14 @@ import (
 
 // MemoryWorkQueue is a complete queue in memory: a [WorkQueue] with the client
 // side of [Instances] and the abilities [Releaser], [Waiter] and
-// [CommitKeeper]. It takes its time from [time.Now], so that it runs under
+// [CommitKeeper], and an [IntentQueue] with the abilities [IntentWaiter] and
+// [IntentOperator]. It takes its time from [time.Now], so that it runs under
 // testing/synctest, and starts no goroutines. It also records what was
 // committed and renewed, for tests to look at.
 //
 // The zero value is an empty queue. Its methods may be called by many
 // goroutines at once; they share no memory with their callers, and none but
-// WaitDue blocks for longer than its own work. What it holds goes with the
+// WaitDue and WaitIntents blocks for longer than its own work. What it holds goes with the
 // process.
 type MemoryWorkQueue struct {
 	// Admit decides whether a claimed item may be evaluated; nil admits all. An
@@ -28,6 +29,7 @@ type MemoryWorkQueue struct {
 	mu       sync.Mutex
 	tenants  map[string]*memTenant
 	schedule memSchedule
+	intents  memIntentSchedule
 	// leases orders leased rows by the end of their lease.
 	leases  memHeap[memRow]
 	waiters map[*memWaiter]struct{}
@@ -44,6 +46,10 @@ var (
 	_ Releaser     = (*MemoryWorkQueue)(nil)
 	_ Waiter       = (*MemoryWorkQueue)(nil)
 	_ CommitKeeper = (*MemoryWorkQueue)(nil)
+
+	_ IntentQueue    = (*MemoryWorkQueue)(nil)
+	_ IntentWaiter   = (*MemoryWorkQueue)(nil)
+	_ IntentOperator = (*MemoryWorkQueue)(nil)
 )
 
 // Commit is a command that was applied and the item that it was made for.
@@ -80,7 +86,7 @@ func (q *MemoryWorkQueue) Push(item WorkItem) {
 	defer q.mu.Unlock()
 	now := q.now()
 	if row := q.row(item.TenantID, item.ID); row != nil {
-		q.drop(row)
+		q.drop(row, now)
 	}
 	tenant := q.tenant(item.TenantID)
 	row := newRow(&item.Instance, now)

@@ -39,7 +39,7 @@ func (q *MemoryWorkQueue) endLeases(now time.Time) {
 func (q *MemoryWorkQueue) acquire(rows []*memRow, worker string, duration time.Duration, now time.Time) []WorkItem {
 	var size captureSize
 	for _, row := range rows {
-		row.raiseTimers(now)
+		q.raiseTimers(row, now)
 		row.leaseVersion++
 		row.releaseReason = ""
 		if row.lease == nil {
@@ -70,14 +70,15 @@ func (q *MemoryWorkQueue) extend(row *memRow, duration time.Duration, now time.T
 }
 
 // raiseTimers raises the lifecycle timers that a claim found passed.
-func (r *memRow) raiseTimers(now time.Time) {
-	record, wakeups, cancel := r.pins.Lifecycle.RaiseTimers(r.record, now)
-	r.record = record
+func (q *MemoryWorkQueue) raiseTimers(row *memRow, now time.Time) {
+	record, wakeups, cancel := row.pins.Lifecycle.RaiseTimers(row.record, now)
+	row.record = record
 	for n := range wakeups {
-		r.deliver(wakeups[n].Wakeup, wakeups[n].Wakeup.Digest(), wakeups[n].DueAt)
+		row.deliver(wakeups[n].Wakeup, wakeups[n].Wakeup.Digest(), wakeups[n].DueAt)
 	}
 	if cancel {
-		r.epochs.Instance++
+		row.epochs.Instance++
+		q.cancelIntents(row, now)
 	}
 }
 

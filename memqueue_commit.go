@@ -19,13 +19,6 @@ type memEvent struct {
 	next                       *memEvent
 }
 
-// memIntents are the intents of one instance.
-type memIntents struct {
-	// byID finds an intent, inOrder lists them as they were prepared.
-	byID    map[string]*ActionIntent
-	inOrder []*ActionIntent
-}
-
 // committed records a commit. It shares what is never changed with the row and
 // its event, for every commit of the queue's life may be recorded.
 type committed struct {
@@ -150,6 +143,7 @@ func (q *MemoryWorkQueue) commit(ctx context.Context, item *WorkItem, command *T
 		worker = row.lease.worker
 	}
 	due := row.apply(item, &stored, worker, now)
+	q.prepareIntents(row, stored.ActionIntents, now)
 	q.endLease(row)
 	q.commits.next().fill(row, item, &stored, state, rare)
 	if lease == 0 || due.IsZero() || due.After(now) || row.pausedBy() != nil {
@@ -237,28 +231,11 @@ func (r *memRow) apply(item *WorkItem, command *TransitionCommand, worker string
 		r.lastEvent.next = event
 	}
 	r.lastEvent = event
-	r.prepare(command.ActionIntents)
 	due = record.NextDue(policy, at, r.mail.firstOutside(r.leaseVersion))
 	if due.IsZero() {
 		return due
 	}
 	return later(due, now)
-}
-
-// prepare stores intents, whose memory it keeps.
-func (r *memRow) prepare(intents []ActionIntent) {
-	if len(intents) == 0 {
-		return
-	}
-	if r.intents == nil {
-		r.intents = &memIntents{byID: make(map[string]*ActionIntent)}
-	}
-	// The record of the commit keeps them as they were prepared.
-	stored := slices.Clone(intents)
-	for n := range stored {
-		r.intents.byID[stored[n].ID] = &stored[n]
-		r.intents.inOrder = append(r.intents.inOrder, &stored[n])
-	}
 }
 
 // keptItem returns the item again that the latest command was answered with,

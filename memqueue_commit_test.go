@@ -72,7 +72,7 @@ func TestMemoryCommitWritesEverything(t *testing.T) {
 			Payload: command.EventPayload, At: now,
 		}}, memEvents(t, q, "t1", "a"))
 		intents := q.row("t1", "a").intents
-		require.Equal(t, command.ActionIntents, []ActionIntent{*intents.inOrder[0], *intents.inOrder[1]})
+		require.Equal(t, command.ActionIntents, []ActionIntent{intents.inOrder[0].Intent, intents.inOrder[1].Intent})
 		require.Same(t, intents.inOrder[1], intents.byID["i2"])
 	})
 }
@@ -268,7 +268,7 @@ func TestMemoryKeepsNumbersAsTheyAre(t *testing.T) {
 	require.Equal(t, config, string(memGet(t, q, "a").State))
 	for n, event := range memEvents(t, q, "t1", "a") {
 		require.Equal(t, config, string(event.Payload))
-		require.Equal(t, config, string(q.row("t1", "a").intents.inOrder[n].Input))
+		require.Equal(t, config, string(q.row("t1", "a").intents.inOrder[n].Intent.Input))
 		require.Equal(t, config, string(q.Committed()[n].Command.NextState))
 	}
 }

@@ -70,7 +70,7 @@ func (q *MemoryWorkQueue) Deliver(ctx context.Context, tenantID, instanceID stri
 		}
 		return nil
 	}
-	if status := row.record.Status; status == StatusCompleted || status == StatusCancelled {
+	if row.finished() {
 		return row.errorf("delivery to", ErrFinished)
 	}
 	now := q.now()
@@ -78,11 +78,16 @@ func (q *MemoryWorkQueue) Deliver(ctx context.Context, tenantID, instanceID stri
 		dueAt = now
 	}
 	row.deliver(wakeup, digest, instant(dueAt))
-	due := row.record.WakeupDue(&row.pins.Lifecycle, instant(dueAt), now)
+	q.wakeupArrived(row, instant(dueAt), now)
+	return nil
+}
+
+// wakeupArrived brings a row's due time forward to that of a new wakeup.
+func (q *MemoryWorkQueue) wakeupArrived(row *memRow, dueAt, now time.Time) {
+	due := row.record.WakeupDue(&row.pins.Lifecycle, dueAt, now)
 	if !due.IsZero() && due.Before(row.due) {
 		q.reschedule(row, due, now)
 	}
-	return nil
 }
 
 // Cancel implements [Instances].
@@ -104,6 +109,7 @@ func (q *MemoryWorkQueue) Cancel(ctx context.Context, tenantID, instanceID strin
 	row.record = record
 	row.epochs.Instance++
 	q.pull(row, now, now)
+	q.cancelIntents(row, now)
 	return nil
 }
 
@@ -207,7 +213,11 @@ func (q *MemoryWorkQueue) Resume(ctx context.Context, scope Scope) error {
 		if row == nil {
 			return notFound(scope.TenantID, scope.InstanceID)
 		}
+		paused := row.paused
 		q.resumeRow(row, now)
+		if paused {
+			q.resumeIntents(row.tenant, &scope, now)
+		}
 		return nil
 	}
 	tenant := q.tenants[scope.TenantID]
@@ -218,6 +228,7 @@ func (q *MemoryWorkQueue) Resume(ctx context.Context, scope Scope) error {
 		if resource := tenant.resources[scope.ResourceID]; resource.paused {
 			resource.paused = false
 			tenant.resources[scope.ResourceID] = resource
+			q.resumeIntents(tenant, &scope, now)
 		}
 		return nil
 	}
@@ -229,6 +240,7 @@ func (q *MemoryWorkQueue) Resume(ctx context.Context, scope Scope) error {
 				q.announce(lane.spec, first.value.due, now)
 			}
 		}
+		q.resumeIntents(tenant, &scope, now)
 	}
 	return nil
 }

@@ -240,8 +240,8 @@ func (q *MemoryWorkQueue) Prune(ctx context.Context, before time.Time) (int, err
 	removed := 0
 	for _, tenantID := range q.tenantIDs("") {
 		err := q.walk(ctx, tenantID, func(row *memRow) {
-			if at := row.record.FinishedAt; !at.IsZero() && at.Before(before) {
-				q.drop(row)
+			if at := row.record.FinishedAt; !at.IsZero() && at.Before(before) && !row.inFlight() {
+				q.drop(row, q.now())
 				removed++
 				return
 			}

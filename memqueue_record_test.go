@@ -250,7 +250,7 @@ func TestMemorySharesNoMemory(t *testing.T) {
 			}
 			require.Equal(t, string(want.NextState), string(memGet(t, q, "a").State))
 			require.Equal(t, string(want.EventPayload), string(memEvents(t, q, "t1", "a")[0].Payload))
-			require.Equal(t, want.ActionIntents[0], *q.row("t1", "a").intents.inOrder[0])
+			require.Equal(t, want.ActionIntents[0], q.row("t1", "a").intents.inOrder[0].Intent)
 
 			instance := fresh("c").Instance
 			_, err := q.Start(t.Context(), instance, time.Time{})

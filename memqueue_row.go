@@ -24,7 +24,9 @@ type memTenant struct {
 	// resourceEpoch counts pauses of resources.
 	resourceEpoch int64
 	resources     map[string]memResource
-	revisions     map[memRevisionKey]memRevision
+	// firstIntent and lastIntent end the list of its intents that are not settled.
+	firstIntent, lastIntent *memIntentRow
+	revisions               map[memRevisionKey]memRevision
 }
 
 // memResource is a resource that was paused at least once.
@@ -179,8 +181,9 @@ func (q *MemoryWorkQueue) add(tenant *memTenant, row *memRow, due, now time.Time
 
 // drop removes a row with everything that belongs to it, and its tenant with
 // the last row unless there is something to remember of it.
-func (q *MemoryWorkQueue) drop(row *memRow) {
+func (q *MemoryWorkQueue) drop(row *memRow, now time.Time) {
 	q.endLease(row)
+	q.dropIntents(row, now)
 	q.schedule.leave(row)
 	tenant := row.tenant
 	delete(tenant.rows, row.id)
