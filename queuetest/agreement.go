@@ -413,7 +413,7 @@ func (a *agreement) commit(item *[2]supervisor.WorkItem) {
 		}
 	}
 	intent := ""
-	if a.rand.IntN(4) == 0 {
+	if a.rand.IntN(4) == 0 && a.dispatches() {
 		intent = a.pick("i1", "i2", "i3", "i4", "i5")
 	}
 	keep := a.rand.IntN(2) == 0 && a.sides[0].keep != nil && a.sides[1].keep != nil
@@ -442,6 +442,17 @@ func (a *agreement) commit(item *[2]supervisor.WorkItem) {
 	if kept[0] != nil && kept[1] != nil {
 		a.claims = append(a.claims, [2]supervisor.WorkItem{*kept[0], *kept[1]})
 	}
+}
+
+// dispatches reports whether both queues do what follows from intents: those of
+// a cancelled instance are withdrawn, and it is told.
+func (a *agreement) dispatches() bool {
+	for n := range a.sides {
+		if _, ok := a.sides[n].queue.(supervisor.IntentQueue); !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // compareViews compares all that can be seen of the instances.
