@@ -8,7 +8,8 @@ SHELL := bash
 # Tools that `make tools` installs are found before others of their name.
 export PATH := $(or $(shell go env GOBIN),$(shell go env GOPATH)/bin):$(PATH)
 
-MODULES = $(shell go list -m -f '{{.Dir}}')
+# benchmarks stands outside the workspace: see .ci/run.
+MODULES = $(shell go list -m -f '{{.Dir}}') $(CURDIR)/benchmarks
 # How long each fuzz target runs, and how many rounds the crash tests make.
 FUZZTIME ?= 30s
 CRASH_ROUNDS ?= 100
@@ -38,6 +39,10 @@ lint: ## Check format, vet, staticcheck and all linters
 .PHONY: bench
 bench: ## Run the benchmarks (BENCH=pattern COUNT=6)
 	go test -run '^$$' -bench '$(BENCH)' -count $(COUNT) -timeout 2h work
+
+.PHONY: compare
+compare: ## Measure the queues beside their peers (needs SUPERVISOR_TEST_POSTGRES; half an hour)
+	go -C benchmarks run .
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for a while (FUZZTIME=30s)
