@@ -186,6 +186,68 @@ type broken struct {
 	prunesActiveEvents bool // keeps the events of what finished later
 	prunesNoEvents     bool // removes no events
 	prunesFreshIDs     bool // forgets ids before their time
+
+	// Intents: claims and leases.
+	intentsByID        bool // claims intents by id
+	capabilityStarves  bool // claims intents strictly by due time across capabilities
+	pinsByID           bool // takes a capability's id for its pin
+	intentLeaseIgnored bool // claims intents that are held
+	intentVersionKept  bool // claims again under the same lease version
+	renewsAnyIntent    bool // renews any lease of an intent
+	marksUnrepeatable  bool // marks at the claim what must not be repeated
+	marksUnasked       bool // marks at the claim without being asked
+	claimIgnoresPause  bool // claims intents of what is paused
+
+	// Intents: marks.
+	markUnfenced        bool // marks for anybody
+	markIgnoresPause    bool // marks what is paused
+	markIgnoresEpochs   bool // marks under stale epochs
+	markIgnoresDeadline bool // marks after the deadline
+	markIgnoresLimit    bool // marks beyond the limit
+	markAgainCounts     bool // counts a repeated mark
+	instanceVoids       bool // voids intents by the next claim of their instance
+	refusalForgotten    bool // stores nothing of a refusal
+	markNotTakenBack    bool // takes no mark back
+
+	// Intents: receipts and outcomes.
+	receiptFenced       bool // drops the receipt of a lost lease
+	receiptKeepsLease   bool // keeps the lease over a receipt
+	contradictionTaken  bool // takes a receipt that contradicts
+	evidenceDropped     bool // keeps no evidence
+	lateReceiptIgnored  bool // ignores receipts of unknown outcomes
+	settleUnfenced      bool // settles for anybody
+	settleConflictTaken bool // takes a contradicting outcome for a repeat
+	proofIgnored        bool // asks for no proof
+	delayIgnored        bool // retries at once
+	untold              bool // tells no outcome
+	tellsAgain          bool // tells a repeated settlement again
+	tellsSilently       bool // tells without waking
+	tellsFinished       bool // tells what is finished
+	wakeupOutside       bool // tells outside the transaction
+
+	// Intents: control and operators.
+	intentResourceIgnored bool // ignores pauses of resources
+	pausedForEver         bool // leaves what was paused parked
+	cancelLeaves          bool // leaves unmarked intents of what is cancelled
+	cancelNotAsked        bool // asks for no cancellation of marked ones
+	cancelForgotten       bool // takes every look for an acknowledgement
+	lateSuccessLost       bool // settles a late success as cancelled
+	awaitsForEver         bool // awaits confirmation beyond the deadline
+	confirmsAgain         bool // lets a second confirmation replace the first
+	resolvesAgain         bool // takes a second answer
+	limitIgnored          bool // knows no limits
+	tenantLimitIgnored    bool // takes a tenant's limit for everybody's
+	limitForgetsInFlight  bool // counts what was marked since the limit was set
+	limitStays            bool // wakes nothing by a changed limit
+	unknownHolds          bool // counts unknown outcomes
+	parkedForEver         bool // wakes nothing that waits for a slot
+	newestIn              bool // gives slots to the newest first
+	intentTenantIgnored   bool // lists the intents of all tenants
+	intentsUnsorted       bool // lists intents by their id alone
+	intentsFirstPage      bool // lists one page of intents
+	intentNeverWakes      bool // wakes nobody who waits for intents
+	intentWaitTooLate     bool // oversleeps the due time of an intent
+	prunesMarked          bool // removes instances with intents in flight
 }
 
 // TestBrokenQueuesAreCaught proves the suite: each of these queues breaks one

@@ -37,6 +37,9 @@ const (
 	corrupt
 	deny
 	readIntents
+	intentQueue
+	intentWaiter
+	intentOperator
 )
 
 // missing names what a queue lacks, for the message of a skip.
@@ -57,6 +60,9 @@ func (a ability) missing() string {
 		{corrupt, "Queue.Corrupt"},
 		{deny, "Queue.Deny"},
 		{readIntents, "Queue.Intents"},
+		{intentQueue, "supervisor.IntentQueue"},
+		{intentWaiter, "supervisor.IntentWaiter"},
+		{intentOperator, "supervisor.IntentOperator"},
 	} {
 		if a&n.ability != 0 {
 			names = append(names, n.name)
@@ -112,6 +118,7 @@ func allCases() []testCase {
 		explainCases(),
 		pruneCases(),
 		atomicityCases(),
+		intentCases(),
 		agreementCases(),
 	)
 }
@@ -154,6 +161,9 @@ type subject struct {
 	release   supervisor.Releaser
 	wait      supervisor.Waiter
 	keep      supervisor.CommitKeeper
+	intents   supervisor.IntentQueue
+	waitFor   supervisor.IntentWaiter
+	operator  supervisor.IntentOperator
 	reopen    func() supervisor.WorkQueue
 
 	// offset is what the store's clock is ahead of the host's, measured once;
@@ -183,6 +193,9 @@ func detect(queue Queue) *subject {
 	s.release, _ = queue.WorkQueue.(supervisor.Releaser)
 	s.wait, _ = queue.WorkQueue.(supervisor.Waiter)
 	s.keep, _ = queue.WorkQueue.(supervisor.CommitKeeper)
+	s.intents, _ = queue.WorkQueue.(supervisor.IntentQueue)
+	s.waitFor, _ = queue.WorkQueue.(supervisor.IntentWaiter)
+	s.operator, _ = queue.WorkQueue.(supervisor.IntentOperator)
 	for _, found := range []struct {
 		ability ability
 		has     bool
@@ -197,6 +210,9 @@ func detect(queue Queue) *subject {
 		{corrupt, queue.Corrupt != nil},
 		{deny, queue.Deny != nil},
 		{readIntents, queue.Intents != nil},
+		{intentQueue, s.intents != nil},
+		{intentWaiter, s.waitFor != nil},
+		{intentOperator, s.operator != nil},
 	} {
 		if found.has {
 			s.abilities |= found.ability

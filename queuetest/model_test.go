@@ -28,11 +28,15 @@ type model struct {
 	rows      map[modelKey]*modelRow
 	revisions map[string]supervisor.Revision
 	denied    map[string]bool
-	sequence  int64         // orders servings, arrivals and equal due times
-	changed   chan struct{} // closed and replaced when something may be due
-	hostShift time.Duration
-	failAt    int // the write that fails; 0: none
-	writes    int
+	limits    map[modelScope]int
+	// limitsSince is when each limit was set.
+	limitsSince map[modelScope]time.Time
+	turns       map[supervisor.CapabilityPin]int64 // when each was served
+	sequence    int64                              // orders servings, arrivals and equal due times
+	changed     chan struct{}                      // closed and replaced when something may be due
+	hostShift   time.Duration
+	failAt      int // the write that fails; 0: none
+	writes      int
 }
 
 // modelLock is a mutex on which goroutines of a bubble wait durably. A broken
@@ -88,7 +92,7 @@ type modelRow struct {
 	keyFrom       int64 // the state version that the key was stored from
 	keptVersion   int64 // the lease version of the item that the latest command kept
 	events        []supervisor.Event
-	intents       map[string]supervisor.ActionIntent
+	intents       map[string]*modelIntent
 	lastError     string
 	failureClass  supervisor.FailureClass
 	releaseReason string
@@ -119,6 +123,8 @@ func (m *model) reset() {
 	m.rows = map[modelKey]*modelRow{}
 	m.revisions = map[string]supervisor.Revision{}
 	m.denied = map[string]bool{}
+	m.limits, m.limitsSince = map[modelScope]int{}, map[modelScope]time.Time{}
+	m.turns = map[supervisor.CapabilityPin]int64{}
 	m.changed = make(chan struct{})
 }
 
@@ -298,6 +304,7 @@ func (m *model) acquire(r *modelRow, owner string, duration time.Duration) super
 	}
 	if cancel {
 		r.epoch++
+		_ = m.cancelIntents(r, now)
 	}
 	if !m.versionKept {
 		r.leaseVersion++
@@ -599,7 +606,7 @@ func (m *model) apply(r *modelRow, item *supervisor.WorkItem, command *superviso
 			return nil, fmt.Errorf("model: intent %q is known: %w", intent.ID, supervisor.ErrCommandRejected)
 		}
 		if !m.intentsDropped {
-			r.intents[intent.ID] = intent
+			r.intents[intent.ID] = m.newIntent(intent, now)
 		}
 		if err := m.write(); err != nil {
 			return nil, err

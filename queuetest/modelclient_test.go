@@ -46,7 +46,7 @@ func (m *model) Start(ctx context.Context, instance supervisor.Instance, dueAt t
 	}
 	r := &modelRow{
 		instance: instance, record: supervisor.NewRecord(now), state: instance.Config,
-		known: map[string]modelKnown{}, intents: map[string]supervisor.ActionIntent{},
+		known: map[string]modelKnown{}, intents: map[string]*modelIntent{},
 	}
 	if dueAt.IsZero() {
 		dueAt = now
@@ -136,9 +136,14 @@ func (m *model) Cancel(_ context.Context, tenantID, instanceID string) error {
 	if err := m.write(); err != nil {
 		return err
 	}
+	undo := backup(r)
 	r.record = next
 	if !m.cancelKeepsEpoch {
 		r.epoch++
+	}
+	if err := m.cancelIntents(r, now); err != nil {
+		undo()
+		return err
 	}
 	switch {
 	case r.record.Status != supervisor.StatusActive:
@@ -174,9 +179,11 @@ func (m *model) setPaused(scope supervisor.Scope, pause bool) error {
 	defer m.mu.Unlock()
 	tenant := m.tenant(scope.TenantID)
 	raises := pause
+	resumed := false
 	switch {
 	case scope.ResourceID != "":
 		resource := m.resource(scope)
+		resumed = resource.paused && !pause
 		if pause && !resource.paused || pause && m.pauseAgainRaises {
 			tenant.resourceEpoch++
 			resource.epoch = tenant.resourceEpoch
@@ -193,6 +200,7 @@ func (m *model) setPaused(scope supervisor.Scope, pause bool) error {
 		if (raises && !r.paused) || (raises && m.pauseAgainRaises) || (!pause && m.resumeRaises) {
 			r.epoch++
 		}
+		resumed = r.paused && !pause
 		r.paused = pause
 		if !pause {
 			m.liftFloor(r)
@@ -201,6 +209,7 @@ func (m *model) setPaused(scope supervisor.Scope, pause bool) error {
 		if (raises && !tenant.paused) || (raises && m.pauseAgainRaises) || (!pause && m.resumeRaises) {
 			tenant.epoch++
 		}
+		resumed = tenant.paused && !pause
 		tenant.paused = pause
 		if !pause {
 			for _, r := range m.rows {
@@ -212,6 +221,9 @@ func (m *model) setPaused(scope supervisor.Scope, pause bool) error {
 				}
 			}
 		}
+	}
+	if resumed {
+		m.resumeIntents(scope)
 	}
 	m.wake()
 	return nil
@@ -425,7 +437,7 @@ func (m *model) Prune(_ context.Context, before time.Time) (int, error) {
 		if m.prunesNotFailed && r.record.Status == supervisor.StatusFailed {
 			finished = false
 		}
-		if finished {
+		if finished && !m.keepsIntents(r) {
 			removed++
 			delete(m.rows, key)
 			continue
@@ -473,9 +485,8 @@ func (m *model) readIntents(_ context.Context, tenantID, instanceID string) ([]s
 		return nil, err
 	}
 	var list []supervisor.ActionIntent
-	for _, intent := range r.intents {
-		intent.Input = m.stored(intent.Input)
-		list = append(list, intent)
+	for _, i := range r.intents {
+		list = append(list, i.Intent.Clone())
 	}
 	return list, nil
 }

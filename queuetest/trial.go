@@ -39,6 +39,8 @@ type trial struct {
 	rule         string
 	kept         bool
 	tenant, spec string
+	// early are items that were claimed while looking for others.
+	early map[string]supervisor.WorkItem
 }
 
 // Errorf reports what was seen beside the rule that it breaks.
