@@ -11,7 +11,8 @@ import (
 // Wrap returns a queue that meets the plan's faults before, or instead of, the
 // given one. It is a [supervisor.Releaser], [supervisor.Waiter],
 // [supervisor.CommitKeeper] and [supervisor.Instances] where, and only where,
-// the given queue is one.
+// the given queue is one. The abilities of a queue of intents are not among them:
+// see WrapIntents.
 func (f *Faults) Wrap(queue supervisor.WorkQueue) supervisor.WorkQueue {
 	q := faultQueue{f, queue}
 	var has ability

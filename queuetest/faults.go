@@ -38,12 +38,27 @@ const (
 	OpHistory         Op = "History"
 	OpExplain         Op = "Explain"
 	OpPrune           Op = "Prune"
+
+	OpClaimIntents  Op = "ClaimIntents"
+	OpRenewIntent   Op = "RenewIntent"
+	OpMarkIntent    Op = "MarkIntent"
+	OpRecordReceipt Op = "RecordReceipt"
+	OpSettleIntent  Op = "SettleIntent"
+	OpReleaseIntent Op = "ReleaseIntent"
+	OpWaitIntents   Op = "WaitIntents"
+	OpConfirmIntent Op = "ConfirmIntent"
+	OpRejectIntent  Op = "RejectIntent"
+	OpResolveIntent Op = "ResolveIntent"
+	OpListIntents   Op = "ListIntents"
+	OpLimitIntents  Op = "LimitIntents"
 )
 
 func ops() []Op {
 	return []Op{
 		OpClaimDue, OpLoadRevision, OpAdmitEvaluation, OpRenew, OpCommitCommand, OpCommitAndKeep, OpRelease, OpWaitDue,
 		OpStart, OpDeliver, OpCancel, OpPause, OpResume, OpRetry, OpPublishRevision, OpGet, OpList, OpHistory, OpExplain, OpPrune,
+		OpClaimIntents, OpRenewIntent, OpMarkIntent, OpRecordReceipt, OpSettleIntent, OpReleaseIntent, OpWaitIntents,
+		OpConfirmIntent, OpRejectIntent, OpResolveIntent, OpListIntents, OpLimitIntents,
 	}
 }
 

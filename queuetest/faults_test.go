@@ -182,6 +182,23 @@ func TestFaultsOfEveryOperation(t *testing.T) {
 	for _, err := range client.History(ctx, "t", "a") {
 		errs[OpHistory] = errors.Join(errs[OpHistory], err)
 	}
+	intents := faults.WrapIntents(newModel(broken{}))
+	operator := intents.(supervisor.IntentOperator)
+	work, key := supervisor.IntentWork{}, supervisor.IntentKey{}
+	_, errs[OpClaimIntents] = intents.ClaimIntents(ctx, supervisor.IntentClaimRequest{})
+	_, errs[OpMarkIntent] = intents.MarkIntent(ctx, &work)
+	errs[OpRenewIntent] = intents.RenewIntent(ctx, supervisor.IntentLease{})
+	errs[OpRecordReceipt] = intents.RecordReceipt(ctx, &work, supervisor.Receipt{})
+	errs[OpSettleIntent] = intents.SettleIntent(ctx, &work, supervisor.Settlement{})
+	errs[OpReleaseIntent] = intents.ReleaseIntent(ctx, &work, supervisor.IntentRelease{})
+	errs[OpWaitIntents] = intents.(supervisor.IntentWaiter).WaitIntents(ctx, nil)
+	errs[OpConfirmIntent] = operator.ConfirmIntent(ctx, key, "")
+	errs[OpRejectIntent] = operator.RejectIntent(ctx, key, "", "")
+	errs[OpResolveIntent] = operator.ResolveIntent(ctx, key, "", supervisor.IntentResolution{})
+	errs[OpLimitIntents] = operator.LimitIntents(ctx, supervisor.IntentLimit{})
+	for _, err := range operator.ListIntents(ctx, supervisor.IntentFilter{}) {
+		errs[OpListIntents] = errors.Join(errs[OpListIntents], err)
+	}
 	for _, op := range ops() {
 		if !errors.Is(errs[op], supervisor.ErrUnavailable) {
 			t.Errorf("%s: error is %v", op, errs[op])
@@ -332,6 +349,7 @@ func TestFaultsForwardAbilities(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, want := detect(Queue{WorkQueue: faults.Wrap(queue)}).abilities, detect(Queue{WorkQueue: queue}).abilities
+		want &^= intentQueue | intentWaiter | intentOperator
 		if got != want {
 			t.Errorf("queue %d: the wrapped one has %q, the other %q", n, got.missing(), want.missing())
 		}
@@ -371,13 +389,60 @@ func TestFaultsAreRaceFree(t *testing.T) {
 	}
 }
 
+// wholeQueue has every ability.
+type wholeQueue struct {
+	supervisor.WorkQueue
+	supervisor.Instances
+	supervisor.Releaser
+	supervisor.Waiter
+	supervisor.CommitKeeper
+	supervisor.IntentQueue
+	supervisor.IntentWaiter
+	supervisor.IntentOperator
+}
+
+// These have the abilities of queues of intents that their names say.
+type (
+	bareIntents    struct{ supervisor.IntentQueue }
+	waitingIntents struct {
+		supervisor.IntentQueue
+		supervisor.IntentWaiter
+	}
+	operatedIntents struct {
+		supervisor.IntentQueue
+		supervisor.IntentOperator
+	}
+)
+
+func TestFaultsForwardAbilitiesOfIntents(t *testing.T) {
+	m := newModel(broken{})
+	for n, queue := range []supervisor.IntentQueue{bareIntents{m}, waitingIntents{m, m}, operatedIntents{m, m}, m} {
+		faults, err := NewFaults(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrapped := faults.WrapIntents(queue)
+		_, waits := queue.(supervisor.IntentWaiter)
+		_, operates := queue.(supervisor.IntentOperator)
+		if _, got := wrapped.(supervisor.IntentWaiter); got != waits {
+			t.Errorf("queue %d: the wrapped one waits: %v, the other: %v", n, got, waits)
+		}
+		if _, got := wrapped.(supervisor.IntentOperator); got != operates {
+			t.Errorf("queue %d: the wrapped one has an operator's side: %v, the other: %v", n, got, operates)
+		}
+	}
+}
+
 // TestWrappedModelPasses shows that a plan without faults changes nothing.
 func TestWrappedModelPasses(t *testing.T) {
 	RunInBubbles(t, func(t *testing.T) Queue {
 		faults, m, wrapped := faulty(t, 1)
-		_ = faults
 		queue := m.queue()
-		queue.WorkQueue = wrapped
+		intents := faults.WrapIntents(m)
+		queue.WorkQueue = wholeQueue{
+			wrapped, wrapped.(supervisor.Instances), wrapped.(supervisor.Releaser), wrapped.(supervisor.Waiter), wrapped.(supervisor.CommitKeeper),
+			intents, intents.(supervisor.IntentWaiter), intents.(supervisor.IntentOperator),
+		}
 		return queue
 	})
 }

@@ -3,7 +3,6 @@ package queuetest
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -22,12 +21,12 @@ func intentHostileCases() []testCase {
 	return []testCase{
 		{
 			topic: "intent-hostile", name: "settlements",
-			rule: "every queue applies Settlement.Validate in SettleIntent: what no store could hold is an error, and nothing is settled",
+			rule: "every queue applies Settlement.Validate in SettleIntent: what no store could hold is ErrCommandRejected, and nothing is settled",
 			run:  intentHostileSettlements,
 		},
 		{
 			topic: "intent-hostile", name: "receipts",
-			rule: "a receipt that no store could hold is an error, and nothing is stored",
+			rule: "a receipt that no store could hold is ErrCommandRejected, and nothing is stored",
 			run: func(x *trial) {
 				x.plan("a", x.effect("i"))
 				work := x.handOff()
@@ -58,7 +57,7 @@ func intentHostileCases() []testCase {
 		},
 		{
 			topic: "intent-hostile", name: "releases",
-			rule: "an invalid release is an error, and the lease lasts",
+			rule: "an invalid release is ErrCommandRejected, and the lease lasts",
 			run: func(x *trial) {
 				x.plan("a", x.effect("i"))
 				work := x.takeOne()
@@ -76,7 +75,7 @@ func intentHostileCases() []testCase {
 		},
 		{
 			topic: "intent-hostile", name: "unknown-intents",
-			rule: "unknown intents, and those of other tenants and instances, are ErrNotFound, or ErrLeaseLost where only a holder may; nothing of others changes",
+			rule: "an intent that is not there is nobody's, also one of another tenant or instance: RecordReceipt is ErrNotFound for it, all other methods are ErrLeaseLost",
 			run: func(x *trial) {
 				x.plan("a", x.effect("i"))
 				x.plan("b")
@@ -93,10 +92,10 @@ func intentHostileCases() []testCase {
 					change(&wrong.Intent)
 					what := fmt.Sprintf("%+v", wrong.Key())
 					_, err := x.intents.MarkIntent(x.ctx, &wrong)
-					x.unknownIntent(err, "MarkIntent of "+what)
+					x.want(err, supervisor.ErrLeaseLost, "MarkIntent of %s", what)
 					x.want(x.intents.RecordReceipt(x.ctx, &wrong, running(0)), supervisor.ErrNotFound, "RecordReceipt of %s", what)
-					x.unknownIntent(x.intents.SettleIntent(x.ctx, &wrong, success(`1`)), "SettleIntent of "+what)
-					x.unknownIntent(x.intents.ReleaseIntent(x.ctx, &wrong, supervisor.IntentRelease{}), "ReleaseIntent of "+what)
+					x.want(x.intents.SettleIntent(x.ctx, &wrong, success(`1`)), supervisor.ErrLeaseLost, "SettleIntent of %s", what)
+					x.want(x.intents.ReleaseIntent(x.ctx, &wrong, supervisor.IntentRelease{}), supervisor.ErrLeaseLost, "ReleaseIntent of %s", what)
 				}
 				x.sameIntent("a", "i", before, "calls for unknown intents")
 				x.settle(work, success(`1`))
@@ -167,24 +166,10 @@ func tooLong() json.RawMessage {
 	return json.RawMessage(`"` + strings.Repeat("x", supervisor.MaxOutputBytes) + `"`)
 }
 
-// refusedInput reports bad input that was taken, or taken for a passing fault.
+// refusedInput reports bad input that was taken, or taken for another fault.
 func (x *trial) refusedInput(err error, what string) {
 	x.Helper()
-	x.wantErr(err, "%s", what)
-	for _, wrong := range []error{supervisor.ErrUnavailable, supervisor.ErrLeaseLost, supervisor.ErrReceiptConflict} {
-		if errors.Is(err, wrong) {
-			x.Errorf("%s: error %q is %q", what, err, wrong)
-		}
-	}
-}
-
-// unknownIntent reports an error that does not say that there is no such intent,
-// or no such lease.
-func (x *trial) unknownIntent(err error, what string) {
-	x.Helper()
-	if !errors.Is(err, supervisor.ErrNotFound) && !errors.Is(err, supervisor.ErrLeaseLost) {
-		x.Errorf("%s: error is %s, want one that is %q or %q", what, describe(err), supervisor.ErrNotFound, supervisor.ErrLeaseLost)
-	}
+	x.want(err, supervisor.ErrCommandRejected, "%s", what)
 }
 
 func intentHostileSettlements(x *trial) {

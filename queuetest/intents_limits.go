@@ -298,7 +298,7 @@ func intentLimitScopes(x *trial) {
 	x.mark(works["there/a"])                          // another tenant
 	hereB := x.mark(works["here/b"])
 	x.refused(works["there/b"], supervisor.CauseLimit) // the capability
-	x.refused(works["more/b"], supervisor.CauseLimit) // the tenant as a whole, and the capability
+	x.refused(works["more/b"], supervisor.CauseLimit)  // the tenant as a whole, and the capability
 	x.settle(here, success(`1`))
 	// The freed slot is that of the tenant's share of a.
 	equal(x, "the intent that gets the slot", x.handOff().Intent.InstanceID, "more")

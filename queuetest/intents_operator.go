@@ -2,6 +2,7 @@ package queuetest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/workflow-supervisor/supervisor"
@@ -209,11 +210,12 @@ func intentResolveCases() []testCase {
 			topic: "intent-resolve", name: "repeated",
 			rule: "the same answer again is nil and changes nothing; another one is ErrIntentConflict",
 			run: func(x *trial) {
-				for id, answers := range map[string][3]resolution{
-					"succeeded": {succeeded, failed, {Kind: supervisor.ResolveSucceeded, Output: json.RawMessage(`2`)}},
-					"failed":    {failed, succeeded, {Kind: supervisor.ResolveFailed, Reason: "another"}},
-					"repeat":    {repeat, succeeded, failed},
+				for n, answers := range [][3]resolution{
+					{succeeded, failed, {Kind: supervisor.ResolveSucceeded, Output: json.RawMessage(`2`)}},
+					{failed, succeeded, {Kind: supervisor.ResolveFailed, Reason: "another"}},
+					{repeat, succeeded, failed},
 				} {
+					id := fmt.Sprint("a", n)
 					x.lose(id)
 					key := x.intentKey(id, "i")
 					x.check(x.operator.ResolveIntent(x.ctx, key, "alice", answers[0]), "ResolveIntent")
@@ -221,7 +223,7 @@ func intentResolveCases() []testCase {
 					x.check(x.operator.ResolveIntent(x.ctx, key, "alice", answers[0]), "ResolveIntent again")
 					x.check(x.operator.ResolveIntent(x.ctx, key, "bob", answers[0]), "ResolveIntent again by another")
 					for _, other := range answers[1:] {
-						x.want(x.operator.ResolveIntent(x.ctx, key, "alice", other), supervisor.ErrIntentConflict, "ResolveIntent as %s after %s", other.Kind, id)
+						x.want(x.operator.ResolveIntent(x.ctx, key, "alice", other), supervisor.ErrIntentConflict, "ResolveIntent as %s after %s", other.Kind, answers[0].Kind)
 					}
 					x.sameIntent(id, "i", before, "repeated answers")
 				}
@@ -400,6 +402,18 @@ func intentListCases() []testCase {
 					break
 				}
 				x.handOff()
+			},
+		},
+		{
+			topic: "intent-list", name: "invalid",
+			rule: "ListIntents yields the error of a filter with a state that no intent has",
+			run: func(x *trial) {
+				x.plan("a", x.effect("i"))
+				var failed error
+				for _, err := range x.operator.ListIntents(x.ctx, supervisor.IntentFilter{TenantID: x.tenant, State: "perhaps"}) {
+					failed = errors.Join(failed, err)
+				}
+				x.wantErr(failed, "ListIntents of an unknown state")
 			},
 		},
 		{

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -71,6 +72,9 @@ func (m *model) free(i *supervisor.ActionIntent, count func(*modelIntent) bool) 
 		if m.tenantLimitIgnored {
 			limit.TenantID = ""
 		}
+		if !limit.Covers(i) {
+			continue
+		}
 		taken := 0
 		for _, r := range m.rows {
 			for _, other := range r.intents {
@@ -83,7 +87,7 @@ func (m *model) free(i *supervisor.ActionIntent, count func(*modelIntent) bool) 
 				}
 			}
 		}
-		if taken >= most && limit.Covers(i) {
+		if taken >= most {
 			return false
 		}
 	}
@@ -180,6 +184,15 @@ func (m *model) tell(r *modelRow, i *modelIntent) error {
 	return m.write()
 }
 
+// byHolder is change for calls of holders: what is not there nobody holds.
+func (m *model) byHolder(ctx context.Context, key supervisor.IntentKey, rule func(r *modelRow, i *modelIntent, now time.Time) (told bool, err error)) error {
+	err := m.change(ctx, key, rule)
+	if errors.Is(err, supervisor.ErrNotFound) {
+		return supervisor.ErrLeaseLost
+	}
+	return err
+}
+
 // change applies a rule to an intent in one transaction.
 func (m *model) change(ctx context.Context, key supervisor.IntentKey, rule func(r *modelRow, i *modelIntent, now time.Time) (told bool, err error)) error {
 	if err := ctx.Err(); err != nil {
@@ -192,8 +205,7 @@ func (m *model) change(ctx context.Context, key supervisor.IntentKey, rule func(
 		return err
 	}
 	undo := backup(r)
-	before := i.sequence
-	text := fmt.Sprintf("%+v", i.IntentRecord)
+	before := i.Clone()
 	told, err := rule(r, i, m.now())
 	if err != nil && !errors.Is(err, supervisor.ErrIntentRefused) && !errors.Is(err, supervisor.ErrReceiptConflict) {
 		undo()
@@ -203,8 +215,7 @@ func (m *model) change(ctx context.Context, key supervisor.IntentKey, rule func(
 		undo()
 		return err
 	}
-	if text == fmt.Sprintf("%+v", i.IntentRecord) && !told {
-		i.sequence = before
+	if !told && reflect.DeepEqual(before, i.Clone()) {
 		return err
 	}
 	if failed := m.store(r, i, told); failed != nil {
@@ -320,22 +331,18 @@ func (m *model) RenewIntent(ctx context.Context, lease supervisor.IntentLease) e
 	if lease.Duration <= 0 && !m.anyDuration {
 		return fmt.Errorf("model: Duration is %v, must be positive", lease.Duration)
 	}
-	err := m.change(ctx, lease.IntentKey, func(_ *modelRow, i *modelIntent, now time.Time) (bool, error) {
+	return m.byHolder(ctx, lease.IntentKey, func(_ *modelRow, i *modelIntent, now time.Time) (bool, error) {
 		if (lease.Version != i.LeaseVersion || lease.WorkerID != i.LeaseOwner || !i.Leased(now)) && !m.renewsAnyIntent {
 			return false, supervisor.ErrLeaseLost
 		}
 		i.Extend(lease.Duration, now)
 		return false, nil
 	})
-	if errors.Is(err, supervisor.ErrNotFound) {
-		return supervisor.ErrLeaseLost
-	}
-	return err
 }
 
 func (m *model) MarkIntent(ctx context.Context, work *supervisor.IntentWork) (supervisor.IntentWork, error) {
 	var marked supervisor.IntentWork
-	err := m.change(ctx, work.Key(), func(r *modelRow, i *modelIntent, now time.Time) (bool, error) {
+	err := m.byHolder(ctx, work.Key(), func(r *modelRow, i *modelIntent, now time.Time) (bool, error) {
 		control := m.control(r, &i.Intent)
 		if m.markIgnoresPause {
 			control.Paused = false
@@ -398,7 +405,7 @@ func (m *model) RecordReceipt(ctx context.Context, work *supervisor.IntentWork, 
 }
 
 func (m *model) SettleIntent(ctx context.Context, work *supervisor.IntentWork, s supervisor.Settlement) error {
-	return m.change(ctx, work.Key(), func(_ *modelRow, i *modelIntent, now time.Time) (bool, error) {
+	return m.byHolder(ctx, work.Key(), func(_ *modelRow, i *modelIntent, now time.Time) (bool, error) {
 		holder, terminal := *work, i.Intent.State.Terminal()
 		if m.settleUnfenced && !terminal {
 			holder.LeaseVersion = i.LeaseVersion
@@ -425,7 +432,7 @@ func (m *model) SettleIntent(ctx context.Context, work *supervisor.IntentWork, s
 }
 
 func (m *model) ReleaseIntent(ctx context.Context, work *supervisor.IntentWork, release supervisor.IntentRelease) error {
-	return m.change(ctx, work.Key(), func(_ *modelRow, i *modelIntent, now time.Time) (bool, error) {
+	return m.byHolder(ctx, work.Key(), func(_ *modelRow, i *modelIntent, now time.Time) (bool, error) {
 		if m.markNotTakenBack {
 			release.NotHandedOff = false
 		}
@@ -536,6 +543,10 @@ func (m *model) ResolveIntent(ctx context.Context, key supervisor.IntentKey, by 
 func (m *model) ListIntents(ctx context.Context, filter supervisor.IntentFilter) iter.Seq2[supervisor.IntentRecord, error] {
 	return func(yield func(supervisor.IntentRecord, error) bool) {
 		if err := ctx.Err(); err != nil {
+			yield(supervisor.IntentRecord{}, err)
+			return
+		}
+		if err := filter.Validate(); err != nil {
 			yield(supervisor.IntentRecord{}, err)
 			return
 		}
