@@ -46,6 +46,9 @@ const (
 	patience = 20 * time.Millisecond
 	// connectTimeout bounds the wait for a connection of a pool that is in use.
 	connectTimeout = 10 * time.Second
+	// mostGathered bounds the transactions that callers are waited for after in
+	// proportion to them, so that a slow disk does not cost processor time.
+	mostGathered = 8 * time.Millisecond
 	// sharedFor is how long another process that has written is waited for
 	// after each transaction.
 	sharedFor = time.Second
@@ -191,7 +194,7 @@ func (w *writer) loop() {
 		began := time.Now()
 		served := w.transact()
 		if served > 1 {
-			w.gather()
+			w.gather(served, time.Since(began))
 		}
 		if began.Before(w.sharedUntil) {
 			// A writer that always has something to write leaves no gap in which
@@ -202,16 +205,26 @@ func (w *writer) loop() {
 }
 
 // gather lets the callers that were just answered come back before the next
-// transaction begins: without it the first of them would get one for itself,
-// and pay for making it durable alone. It waits for nobody.
-func (w *writer) gather() {
-	for last := -1; ; {
+// transaction begins, so that they share the price of making it durable. It
+// waits for them only while they keep coming, and for no more than a fraction
+// of what the transaction took.
+func (w *writer) gather(answered int, took time.Duration) {
+	took = min(took, mostGathered)
+	began := time.Now()
+	for last, grown := 0, began; ; {
+		// Spinning, for a timer would oversleep what it waits for.
 		runtime.Gosched()
 		queued := w.queued()
-		if queued <= last {
+		if queued >= answered {
 			return
 		}
-		last = queued
+		now := time.Now()
+		if queued > last {
+			last, grown = queued, now
+		}
+		if now.Sub(grown) > took/16 || now.Sub(began) > took/4 {
+			return
+		}
 	}
 }
 
