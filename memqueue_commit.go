@@ -249,6 +249,8 @@ func (q *MemoryWorkQueue) keptItem(row *memRow) *WorkItem {
 	memory := size.allocate()
 	item := new(WorkItem)
 	row.capture(item, &memory)
+	// Nothing was evaluated under it before the pauses of resources since.
+	item.ControlEpochs.Resource = row.controlEpochs().Resource
 	return item
 }
 

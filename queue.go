@@ -161,8 +161,11 @@ type CommitKeeper interface {
 	// paused or held back by its lifecycle; the lease is then released.
 	//
 	// A repeat of the latest command returns the kept item again while its
-	// lease version is still the holder's, else nil. After an error next is nil
-	// and the error means the same as from CommitCommand.
+	// lease version is still the holder's, else nil. Its resource epoch is then
+	// the present one, for nothing was evaluated under it before; its tenant and
+	// instance epochs are those of the lease, for that may have been revoked.
+	// After an error next is nil and the error means the same as from
+	// CommitCommand.
 	CommitAndKeep(ctx context.Context, item *WorkItem, command *TransitionCommand, lease time.Duration) (next *WorkItem, err error)
 }
 

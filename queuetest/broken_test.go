@@ -164,6 +164,8 @@ type broken struct {
 	keepForgotten    bool // forgets what it kept
 	keepWithoutLease bool // keeps without a lease
 	keepStale        bool // keeps an item with consumed wakeups
+	keepEpochsMove   bool // returns what it kept again with all epochs of now
+	keepEpochsStay   bool // returns what it kept again with the resource epoch of then
 
 	// Views.
 	listUnstable          bool // lists by age
@@ -380,6 +382,8 @@ func TestBrokenQueuesAreCaught(t *testing.T) {
 		{"keeps what is not due", "keep/nothing-to-keep", func(b *broken) { b.keepsAlways = true }},
 		{"forgets what it kept", "keep/repeated", func(b *broken) { b.keepForgotten = true }},
 		{"keeps without a lease", "keep/due-at-once", func(b *broken) { b.keepWithoutLease = true }},
+		{"returns what it kept with all epochs of now", "keep/repeated-after-a-pause", func(b *broken) { b.keepEpochsMove = true }},
+		{"returns what it kept with the resource epoch of then", "keep/repeated-after-a-pause", func(b *broken) { b.keepEpochsStay = true }},
 		{"keeps an item with consumed wakeups", "keep/pending-wakeups", func(b *broken) { b.keepStale = true }},
 		{"lists by age", "list/everything", func(b *broken) { b.listUnstable = true }},
 		{"lists all tenants", "list/filters", func(b *broken) { b.listIgnoresTenant = true }},

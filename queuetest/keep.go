@@ -192,6 +192,29 @@ func keepCases() []testCase {
 			},
 		},
 		{
+			topic: "keep", name: "repeated-after-a-pause", needs: instances,
+			rule: "the kept item that a repeat returns carries the resource epoch of now and the other epochs of its lease",
+			run: func(x *trial) {
+				x.pauseResource("r")
+				x.due("a")
+				item := x.claimOne()
+				command := x.command(&item, `1`, supervisor.Continue{})
+				x.mustKeep(&item, command)
+				x.pauseResource("s")
+				again := x.mustKeep(&item, command)
+				equal(x, "ControlEpochs after the pause of a resource", again.ControlEpochs, supervisor.ControlEpochs{Resource: 2})
+				next := x.command(again, `2`, supervisor.Continue{})
+				next.ActionIntents = []supervisor.ActionIntent{x.intent(again, "i")}
+				next.ActionIntents[0].ResourceScopeID = "s"
+				x.mustKeep(again, next)
+				x.check(x.Instances.Cancel(x.ctx, x.tenant, "a"), "Cancel")
+				revoked := x.mustKeep(again, next)
+				equal(x, "ControlEpochs after Cancel", revoked.ControlEpochs, supervisor.ControlEpochs{Resource: 2})
+				late := x.command(revoked, `3`, supervisor.Complete{})
+				x.want(x.tryCommit(revoked, &late), supervisor.ErrEpochStale, "commit of what was cancelled after it was kept")
+			},
+		},
+		{
 			topic: "keep", name: "repeated-after-another-took-it",
 			rule: "a repeat of the latest command returns nil where another holds the instance",
 			run: func(x *trial) {

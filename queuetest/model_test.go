@@ -719,6 +719,13 @@ func (m *model) recapture(r *modelRow) supervisor.WorkItem {
 		State: r.state, StateVersion: r.stateVersion, ControlEpochs: r.claimed,
 		CancelRequested: r.record.CancelRequested, LeaseVersion: r.leaseVersion, Attempt: r.record.Attempt,
 	}
+	tenant := m.tenant(r.instance.TenantID)
+	if !m.keepEpochsStay {
+		item.ControlEpochs.Resource = tenant.resourceEpoch
+	}
+	if m.keepEpochsMove {
+		item.ControlEpochs.Tenant, item.ControlEpochs.Instance = tenant.epoch, r.epoch
+	}
 	for _, w := range r.pending {
 		if w.claim == r.leaseVersion {
 			item.Wakeups = append(item.Wakeups, w.Wakeup)
