@@ -49,6 +49,9 @@ func TestQueueConforms(t *testing.T) {
 				_, err := q.DB().ExecContext(ctx, `ANALYZE`)
 				return err
 			},
+			Intents: func(ctx context.Context, tenantID, instanceID string) ([]supervisor.ActionIntent, error) {
+				return storedIntents(ctx, q, tenantID, instanceID)
+			},
 			Deny: func(tenantID string) { denied.Store(tenantID, true) },
 		}
 	})

@@ -33,7 +33,13 @@
 // # Not guaranteed
 //
 // The file has to be on a local disk: the locks of network file systems do not
-// hold. Processes that share a file share a host and with it a clock.
+// hold. Processes that share a file share a host and with it a clock. Where that
+// is set back while they run, they go on by their own until it has caught up: do
+// not start others beside them before, for their leases would seem to have ended.
+//
+// A file that is deleted or replaced while it is open is noticed with the next
+// call that writes, which is [ErrFileGone]; what the same transaction, or an
+// earlier one, had reported as done is gone with the file.
 //
 // A call whose context ends while its change is being written waits for the
 // outcome, which is milliseconds away unless the disk hangs.

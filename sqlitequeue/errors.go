@@ -17,6 +17,12 @@ var ErrClosed = fmt.Errorf("sqlitequeue: queue is closed: %w", supervisor.ErrUna
 // this package; its message names both versions.
 var ErrSchemaTooNew = errors.New("sqlitequeue: schema is newer than this package")
 
+// ErrFileGone is returned by calls that write where the file, or the log beside
+// it, was deleted or replaced while the queue had it open: what was written to
+// it would be lost. It is also [supervisor.ErrUnavailable]; a file that is moved
+// back is written again, and for another one the queue has to be opened again.
+var ErrFileGone = errors.New("sqlitequeue: the file was deleted or replaced while it was open")
+
 // Result codes of SQLite that decide what to do next; see
 // https://www.sqlite.org/rescode.html. The lower eight bits are the primary code.
 const (

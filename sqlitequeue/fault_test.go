@@ -20,6 +20,10 @@ type faultyStore struct {
 	path string
 	// deferred: transactions begin as SQLite's default, not as immediate ones.
 	deferred bool
+	// readOnly: as where the process may not write.
+	readOnly bool
+	// full: the file cannot grow.
+	full bool
 
 	mu      sync.Mutex
 	left    int // writes until the one that fails; 0: none does
@@ -132,16 +136,23 @@ func (s *faultyStore) write(text string) error {
 func (s *faultyStore) Driver() driver.Driver { return testDriver }
 
 // Connect implements [driver.Connector].
-func (s *faultyStore) Connect(context.Context) (driver.Conn, error) {
+func (s *faultyStore) Connect(ctx context.Context) (driver.Conn, error) {
 	source := testSource(s.path)
 	if s.deferred {
 		source = strings.Replace(source, "_txlock=immediate", "_txlock=deferred", 1)
+	}
+	if s.readOnly {
+		source += "&mode=ro"
 	}
 	conn, err := testDriver.Open(source)
 	if err != nil {
 		return nil, err
 	}
-	return &faultyConn{Conn: conn, store: s}, nil
+	if s.full {
+		// Not below the pages that there are.
+		_, err = conn.(driver.ExecerContext).ExecContext(ctx, `PRAGMA max_page_count = 1`, nil)
+	}
+	return &faultyConn{Conn: conn, store: s}, err
 }
 
 type faultyConn struct {

@@ -14,6 +14,9 @@ import (
 // next one goes on from there. A newer schema is refused with
 // [ErrSchemaTooNew].
 func (q *Queue) Migrate(ctx context.Context) error {
+	if q.news.isClosed() {
+		return ErrClosed
+	}
 	for {
 		var version int
 		err := q.withConn(ctx, func(conn *sql.Conn) (err error) {

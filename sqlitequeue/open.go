@@ -22,6 +22,7 @@ type Queue struct {
 	db      *sql.DB
 	ownsDB  bool
 	prefix  prefixer
+	file    files
 	clock   *clock
 	writer  *writer
 	news    news
@@ -42,7 +43,8 @@ var (
 // which belong to it. It must be on a local disk.
 //
 // It waits for locks that others hold on the file, until ctx ends; ctx is not
-// kept. A file with a newer schema is [ErrSchemaTooNew].
+// kept. A file with a newer schema is [ErrSchemaTooNew]; one that cannot be
+// written is an error, too.
 func Open(ctx context.Context, path string, options Options) (*Queue, error) {
 	options, err := options.withDefaults(path)
 	if err != nil {
@@ -117,6 +119,7 @@ func (q *Queue) useWAL(ctx context.Context) error {
 		if mode != "wal" {
 			return fmt.Errorf("journal mode is %q, the file cannot be put into WAL mode", mode)
 		}
+		q.file = filesAt(file)
 		return nil
 	})
 }
@@ -126,6 +129,9 @@ func (q *Queue) useWAL(ctx context.Context) error {
 func (q *Queue) withConn(ctx context.Context, f func(conn *sql.Conn) error) error {
 	return whileBusy(ctx, q.options.IsBusy, func() (err error) {
 		conn, err := q.db.Conn(ctx)
+		if err != nil && q.news.isClosed() {
+			return ErrClosed
+		}
 		if err != nil {
 			return err
 		}

@@ -163,7 +163,85 @@ func TestHostileErrorTexts(t *testing.T) {
 			require.True(t, utf8.ValidString(snapshot.LastError))
 			require.NotContains(t, snapshot.LastError, "\x00")
 			require.LessOrEqual(t, len(snapshot.LastError), supervisor.MaxReasonBytes)
+			if begins := text[:2]; utf8.ValidString(begins) {
+				require.Contains(t, snapshot.LastError, begins)
+			}
 			require.Empty(t, claimAll(t, q, 1))
+			for event, err := range q.History(t.Context(), supervisor.DefaultTenantID, "a") {
+				require.NoError(t, err)
+				var payload struct{ Error string }
+				require.NoError(t, json.Unmarshal(event.Payload, &payload))
+				require.Equal(t, snapshot.LastError, payload.Error)
+			}
 		}
 	}
+}
+
+// Instances that no pass may evaluate fail with the name of the field, back off
+// and keep nothing from the healthy one beside them.
+func TestInvalidPinsBackOff(t *testing.T) {
+	q := open(t, Options{})
+	startDue(t, q, "x", "y", "z")
+	for _, statement := range []string{
+		`UPDATE supervisor_instances SET workflow_digest = ' ' WHERE id = 'x'`,
+		`UPDATE supervisor_instances SET run_id = 'not-a-uuid' WHERE id = 'y'`,
+	} {
+		_, err := q.DB().ExecContext(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	before := time.Now()
+	var evaluated []string
+	complete := func(_ context.Context, _ struct{}, item *supervisor.WorkItem) (supervisor.TransitionCommand, error) {
+		evaluated = append(evaluated, item.ID) // only one is
+		return supervisor.NewCommand(item, "done", nil, nil, supervisor.Complete{})
+	}
+	settings := supervisor.Settings{RequeueDelay: 30 * time.Second}
+	stats, err := onePass(t.Context(), t, q, settings, complete)
+	require.NoError(t, err)
+	require.Equal(t, supervisor.Stats{Claimed: 3, Failed: 2, Completed: 1}, stats)
+	require.Equal(t, []string{"z"}, evaluated)
+	for id, field := range map[string]string{"x": "WorkflowRevisionDigest", "y": "RunID"} {
+		snapshot, err := q.Get(t.Context(), supervisor.DefaultTenantID, id)
+		require.NoError(t, err)
+		require.Equal(t, 1, snapshot.Attempt)
+		require.Contains(t, snapshot.LastError, field)
+		require.False(t, snapshot.NextDueAt.Before(before.Add(30*time.Second)))
+	}
+	stats, err = onePass(t.Context(), t, q, settings, complete)
+	require.NoError(t, err)
+	require.Zero(t, stats)
+}
+
+// What was cancelled between claim and commit is not overwritten: nothing of the
+// command is stored, and the instance ends with the next one.
+func TestCancelBetweenClaimAndCommit(t *testing.T) {
+	q := open(t, Options{})
+	instance := testInstance(t, "a")
+	instance.CapabilityPins = []supervisor.CapabilityPin{crashPin}
+	_, err := q.Start(t.Context(), instance, time.Time{})
+	require.NoError(t, err)
+	item := claimAll(t, q, 1)[0]
+	require.NoError(t, q.Cancel(t.Context(), item.TenantID, item.ID))
+	command := step(t, &item, `"late"`, supervisor.Complete{})
+	command.ActionIntents = []supervisor.ActionIntent{{
+		ID: "intent", TenantID: item.TenantID, InstanceID: item.ID, RunID: item.RunID, Capability: crashPin, IdempotencyKey: "k",
+		State: supervisor.ActionPrepared, Effect: supervisor.EffectRead, RetryClass: supervisor.IdempotencyNative,
+		ControlEpochs: item.ControlEpochs, LeaseEpoch: item.LeaseVersion, ActionEpoch: item.StateVersion,
+	}}
+	require.ErrorIs(t, q.CommitCommand(t.Context(), &item, command), supervisor.ErrEpochStale)
+	intents, err := storedIntents(t.Context(), q, item.TenantID, item.ID)
+	require.NoError(t, err)
+	require.Empty(t, intents)
+
+	require.NoError(t, q.Release(t.Context(), &item, "revoked"))
+	again := claimAll(t, q, 1)
+	require.Len(t, again, 1)
+	require.True(t, again[0].CancelRequested)
+	require.JSONEq(t, string(instance.Config), string(again[0].State))
+	require.NoError(t, q.CommitCommand(t.Context(), &again[0], step(t, &again[0], `"ended"`, supervisor.Complete{})))
+	snapshot, err := q.Get(t.Context(), item.TenantID, item.ID)
+	require.NoError(t, err)
+	require.Equal(t, supervisor.StatusCancelled, snapshot.Status)
+	require.Zero(t, snapshot.NextDueAt)
+	require.Empty(t, claimAll(t, q, 1))
 }

@@ -32,6 +32,7 @@ type writer struct {
 	// What follows belongs to the goroutine.
 
 	conn  *sql.Conn // nil: to be connected
+	files files     // of conn
 	tx    transaction
 	batch []*operation
 	// sharedUntil is how long the file counts as used by others, too.
@@ -319,6 +320,10 @@ func (w *writer) write() int {
 		return 0
 	}
 	w.take()
+	if err := w.files.check(); err != nil {
+		w.rollback()
+		return w.answerAll(storeError("write", err))
+	}
 	t.reset()
 	for _, last := range [...]bool{false, true} {
 		for _, op := range w.batch {
@@ -437,13 +442,27 @@ func (w *writer) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	files, err := w.prepare(ctx, conn)
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	w.conn, w.files = conn, files
+	return nil
+}
+
+// prepare makes a connection the writer's and proves that it can write.
+func (w *writer) prepare(ctx context.Context, conn *sql.Conn) (files, error) {
 	for _, pragma := range writerPragmas {
 		if _, err := conn.ExecContext(ctx, pragma); err != nil {
-			return errors.Join(err, conn.Close())
+			return files{}, err
 		}
 	}
-	w.conn = conn
-	return nil
+	// Beginning a transaction does not tell a file that cannot be written.
+	_, err := conn.ExecContext(ctx, w.q.prefix.apply(lockForWriting))
+	if err != nil && !w.q.options.IsBusy(err) {
+		return files{}, err
+	}
+	return w.q.file.opened()
 }
 
 // disconnect gives the connection up. It does not go back to the pool, for its

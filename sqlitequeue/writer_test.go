@@ -224,6 +224,7 @@ func TestCloseFinishesWhatIsUnderWay(t *testing.T) {
 	_, err = q.Get(t.Context(), supervisor.DefaultTenantID, "i0")
 	require.ErrorIs(t, err, ErrClosed)
 	require.ErrorIs(t, q.WaitDue(t.Context(), nil), ErrClosed)
+	require.ErrorIs(t, q.Migrate(t.Context()), ErrClosed)
 	require.NoError(t, db.Close())
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+2 }, 10*time.Second, 10*time.Millisecond)
 
