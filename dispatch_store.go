@@ -118,8 +118,8 @@ func (d *dispatch) after(v verdict, err error) (next verdict, again bool) {
 		d.lost(err)
 		return v.evidence(), false
 	case errors.Is(err, ErrStateConflict) && v.settlement != nil:
-		// Somebody has stored a receipt meanwhile: look at that.
-		return verdict{release: &IntentRelease{After: time.Nanosecond}}, false
+		// Somebody has stored a receipt meanwhile: the release makes it due for a look.
+		return verdict{release: &IntentRelease{}}, false
 	case errors.Is(err, ErrCommandRejected) && v.settlement != nil && v.settlement.State != ActionUnknown,
 		errors.Is(err, ErrCommandRejected) && v.receipt != nil:
 		// It will never take this: say at least that there was something.
