@@ -298,10 +298,16 @@ func (c *claim) acquire(t *transaction, keys []int64) ([]supervisor.WorkItem, er
 		next.setAsideUntil = never
 		next.workerID = c.req.WorkerID
 		raised := next.acquire(e.instance, tenant, c.req.LeaseDuration, c.now)
+		cancelled := next.epoch != e.row.epoch
 		if stored, err := t.store(&e.row, &next, c.now); err != nil || !stored {
 			return nil, t.unexpected(err, "a record changed while it was claimed")
 		}
 		e.row = next
+		if cancelled {
+			if err := t.cancelIntents(e, c.now); err != nil {
+				return nil, err
+			}
+		}
 		if chosen[n].reasons {
 			if _, err := t.session.exec(clearReasons, next.key); err != nil {
 				return nil, err

@@ -70,6 +70,8 @@ type commit struct {
 	worker   string
 	keep     bool
 	hadTexts bool
+	// cancelled: the lifecycle has, with the claim that is kept.
+	cancelled bool
 }
 
 // small reports whether the next state is stored in the row.
@@ -149,13 +151,14 @@ func (c *commit) apply(e *entry, next *row, record supervisor.Record) {
 		c.worker = e.row.workerID
 	}
 	next.endLease()
-	c.raised = nil
+	c.raised, c.cancelled = nil, false
 	c.keep = c.lease > 0 && next.dueAt != never && next.dueAt <= c.now && !next.paused && !c.tenant.paused
 	if !c.keep {
 		next.place(c.now)
 		return
 	}
 	c.raised = next.acquire(e.instance, c.tenant, c.lease, c.now)
+	c.cancelled = next.epoch != e.row.epoch
 	next.kept = true
 }
 
@@ -214,6 +217,11 @@ func (c *commit) write(t *transaction, e *entry) error {
 	if !c.keep {
 		t.forget(c.id)
 		return nil
+	}
+	if c.cancelled {
+		if err := t.cancelIntents(e, c.now); err != nil {
+			return err
+		}
 	}
 	wakeups, err := t.capture(e, c.raised, c.now)
 	if err != nil {

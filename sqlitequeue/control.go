@@ -9,15 +9,21 @@ import (
 
 // Cancel implements [supervisor.Instances].
 func (q *Queue) Cancel(ctx context.Context, tenantID, instanceID string) error {
+	var cancelled bool
 	return q.control(ctx, "cancel", tenantID, instanceID, func(t *transaction, e *entry, next *row, now instant) error {
-		record, changed := e.row.record().AfterCancel(now.time())
-		if !changed {
+		var record supervisor.Record
+		if record, cancelled = e.row.record().AfterCancel(now.time()); !cancelled {
 			return nil
 		}
 		next.setRecord(&record)
 		next.epoch++
 		next.pull(e.instance, now, now)
 		return nil
+	}, func(t *transaction, e *entry, now instant) error {
+		if !cancelled {
+			return nil
+		}
+		return t.cancelIntents(e, now)
 	})
 }
 
@@ -31,21 +37,26 @@ func (q *Queue) Retry(ctx context.Context, tenantID, instanceID string) error {
 		next.setRecord(&record)
 		next.pull(e.instance, now, now)
 		return nil
-	})
+	}, nil)
 }
 
-// control changes one instance.
-func (q *Queue) control(ctx context.Context, what, tenantID, instance string, decide func(t *transaction, e *entry, next *row, now instant) error) error {
+// control changes one instance, and then what goes with it.
+func (q *Queue) control(ctx context.Context, what, tenantID, instance string,
+	decide func(t *transaction, e *entry, next *row, now instant) error, then func(t *transaction, e *entry, now instant) error,
+) error {
 	id := instanceID{tenantID, instance}
 	return q.update(ctx, what, change{run: func(t *transaction) error {
 		now := t.now()
-		_, err := t.change(id, now, func(e *entry, next *row) error {
+		e, err := t.change(id, now, func(e *entry, next *row) error {
 			if e == nil {
 				return notFound(id)
 			}
 			return decide(t, e, next, now)
 		})
-		return err
+		if err != nil || then == nil {
+			return err
+		}
+		return then(t, e, now)
 	}})
 }
 
@@ -87,7 +98,7 @@ func (q *Queue) Pause(ctx context.Context, scope supervisor.Scope) error {
 				next.place(now)
 			}
 			return nil
-		})
+		}, nil)
 	}
 	return q.update(ctx, "pause", change{run: func(t *transaction) error {
 		tenant, err := t.makeTenant(scope.TenantID)
@@ -123,7 +134,16 @@ func (q *Queue) Resume(ctx context.Context, scope supervisor.Scope) error {
 		return err
 	}
 	if scope.InstanceID != "" {
-		return q.control(ctx, "resume", scope.TenantID, scope.InstanceID, (*transaction).resume)
+		var paused bool
+		return q.control(ctx, "resume", scope.TenantID, scope.InstanceID, func(t *transaction, e *entry, next *row, now instant) error {
+			paused = e.row.paused
+			return t.resume(e, next, now)
+		}, func(t *transaction, e *entry, now instant) error {
+			if !paused {
+				return nil
+			}
+			return t.resumeIntents(now, resumeIdleInstance, e.row.key)
+		})
 	}
 	return q.update(ctx, "resume", change{run: func(t *transaction) error {
 		tenant, err := t.tenant(scope.TenantID)
@@ -131,12 +151,18 @@ func (q *Queue) Resume(ctx context.Context, scope supervisor.Scope) error {
 			return err
 		}
 		if scope.ResourceID != "" {
-			_, err := t.session.exec(resumeResource, tenant.key, scope.ResourceID)
-			return err
+			resumed, err := t.session.exec(resumeResource, tenant.key, scope.ResourceID)
+			if err != nil || resumed == 0 {
+				return err
+			}
+			return t.resumeIntents(t.now(), resumeIdleResource, tenant.key, scope.ResourceID)
 		}
 		delete(t.tenants, scope.TenantID)
 		resumed, err := t.session.exec(resumeTenant, scope.TenantID)
 		if err != nil || resumed == 0 {
+			return err
+		}
+		if err := t.resumeIntents(t.now(), resumeIdleTenant, tenant.key); err != nil {
 			return err
 		}
 		return t.announceLanes(tenant.key)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -72,7 +73,11 @@ func TestMigrateTogether(t *testing.T) {
 		var versions string
 		require.NoError(t, q.DB().QueryRowContext(t.Context(),
 			`SELECT group_concat(version) FROM `+prefix+`schema`).Scan(&versions))
-		require.Equal(t, fmt.Sprint(SchemaVersion), versions)
+		each := make([]string, SchemaVersion) // once
+		for n := range each {
+			each[n] = fmt.Sprint(n + 1)
+		}
+		require.Equal(t, strings.Join(each, ","), versions)
 	}
 }
 

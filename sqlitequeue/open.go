@@ -26,7 +26,9 @@ type Queue struct {
 	clock   *clock
 	writer  *writer
 	news    news
-	close   func() error
+	// intentNews wakes those who wait for intents.
+	intentNews bell
+	close      func() error
 }
 
 var (
@@ -92,6 +94,7 @@ func (q *Queue) start(ctx context.Context) error {
 		return err
 	}
 	q.news.init()
+	q.intentNews.changed = make(chan struct{})
 	q.writer = newWriter(q)
 	if err := q.writer.connect(ctx); err != nil {
 		return err

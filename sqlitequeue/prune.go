@@ -14,9 +14,12 @@ const (
 )
 
 const (
-	selectFinished = `SELECT key FROM supervisor_records WHERE finished_at < ? ORDER BY finished_at LIMIT ?`
-	selectLastKey  = `SELECT max(key) FROM (SELECT key FROM supervisor_records WHERE key > ? ORDER BY key LIMIT ?)`
-	deleteEvents   = `DELETE FROM supervisor_events WHERE seq IN (
+	// What was handed off and is not settled yet keeps its instance.
+	selectFinished = `SELECT key FROM supervisor_records r WHERE finished_at < ?
+		AND NOT EXISTS (SELECT 1 FROM supervisor_intents WHERE instance = r.key AND state IN ('dispatch_committed', 'executing', 'unknown'))
+		ORDER BY finished_at LIMIT ?`
+	selectLastKey = `SELECT max(key) FROM (SELECT key FROM supervisor_records WHERE key > ? ORDER BY key LIMIT ?)`
+	deleteEvents  = `DELETE FROM supervisor_events WHERE seq IN (
 		SELECT e.seq FROM supervisor_events e CROSS JOIN supervisor_records r ON r.key = e.instance
 		WHERE e.instance > ? AND e.instance <= ? AND e.at < ? AND e.state_version < r.state_version LIMIT ?)`
 	deleteWakeups = `DELETE FROM supervisor_wakeups WHERE seq IN (
@@ -27,6 +30,7 @@ const (
 var deleteInstance = [...]string{
 	`DELETE FROM supervisor_events WHERE instance = ?`,
 	`DELETE FROM supervisor_wakeups WHERE instance = ?`,
+	`DELETE FROM supervisor_intent_inputs WHERE key IN (SELECT key FROM supervisor_intents WHERE instance = ?)`,
 	`DELETE FROM supervisor_intents WHERE instance = ?`,
 	`DELETE FROM supervisor_texts WHERE key = ?`,
 	`DELETE FROM supervisor_records WHERE key = ?`,

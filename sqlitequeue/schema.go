@@ -197,6 +197,101 @@ var migrations = [...][]string{
 			PRIMARY KEY (tenant_id, definition_id, revision)
 		) STRICT`,
 	},
+	{
+		// Pins that intents were ever made for; never updated or removed.
+		`CREATE TABLE supervisor_capabilities (
+			key      INTEGER PRIMARY KEY,
+			id       TEXT NOT NULL,
+			contract TEXT NOT NULL,
+			digest   TEXT NOT NULL,
+			UNIQUE (id, contract, digest)
+		) STRICT`,
+
+		// What changes when an intent is dispatched comes first, so that its
+		// columns are found without reading the rest. version counts changes.
+		// due_at is when a claim has something to do, the end of the lease where
+		// one is held, NULL where no passage of time makes it so. parked is 0, 1
+		// by a pause, 2 by a limit. idle says that it waits for a hand-off and is
+		// neither leased nor was it due when it was written: what a resume makes
+		// due. limit_key is the limit whose slot it waits for, or was made due to
+		// take; waits_since is when it first had to. An input that is not small is
+		// in a table of its own, lest it is copied with every change.
+		`ALTER TABLE supervisor_intents RENAME TO supervisor_intents_1`,
+		`CREATE TABLE supervisor_intents (
+			key                   INTEGER PRIMARY KEY,
+			version               INTEGER NOT NULL,
+			instance              INTEGER NOT NULL,
+			tenant                INTEGER NOT NULL,
+			capability            INTEGER NOT NULL,
+			state                 TEXT NOT NULL,
+			due_at                INTEGER,
+			parked                INTEGER NOT NULL,
+			idle                  INTEGER NOT NULL,
+			limit_key             INTEGER,
+			waits_since           INTEGER,
+			lease_version         INTEGER NOT NULL,
+			lease_owner           TEXT,
+			lease_ends_at         INTEGER,
+			id                    TEXT NOT NULL,
+			seq                   INTEGER NOT NULL,
+			idempotency_key       TEXT NOT NULL,
+			effect                TEXT NOT NULL,
+			retry_class           TEXT NOT NULL,
+			tenant_epoch          INTEGER NOT NULL,
+			instance_epoch        INTEGER NOT NULL,
+			resource_epoch        INTEGER NOT NULL,
+			resource_id           TEXT,
+			lease_epoch           INTEGER NOT NULL,
+			action_epoch          INTEGER NOT NULL,
+			deadline              INTEGER,
+			reservation_id        TEXT,
+			reservation_token     INTEGER,
+			made_at               INTEGER,
+			created_at            INTEGER NOT NULL,
+			requires_confirmation INTEGER NOT NULL,
+			confirmed_by          TEXT,
+			confirmed_at          INTEGER,
+			progress              TEXT,
+			input                 TEXT,
+			UNIQUE (instance, id)
+		) STRICT`,
+		`INSERT INTO supervisor_capabilities (id, contract, digest)
+			SELECT DISTINCT capability_id, capability_contract, capability_digest FROM supervisor_intents_1`,
+		// Up to now nothing was dispatched: all of them wait for it.
+		`INSERT INTO supervisor_intents (version, instance, tenant, capability, state, due_at, parked, idle, lease_version,
+				id, seq, idempotency_key, effect, retry_class, tenant_epoch, instance_epoch, resource_epoch, resource_id,
+				lease_epoch, action_epoch, deadline, reservation_id, reservation_token, made_at, created_at, requires_confirmation, input)
+			SELECT 0, a.instance, r.tenant, c.key, a.state, a.created_at, 0, 0, 0,
+				a.id, a.seq, a.idempotency_key, a.effect, a.retry_class, a.tenant_epoch, a.instance_epoch, a.resource_epoch, a.resource_id,
+				a.lease_epoch, a.action_epoch, a.deadline, a.reservation_id, a.reservation_token, a.made_at, a.created_at, 0, a.input
+			FROM supervisor_intents_1 a
+			CROSS JOIN supervisor_records r ON r.key = a.instance
+			CROSS JOIN supervisor_capabilities c ON c.id = a.capability_id AND c.contract = a.capability_contract AND c.digest = a.capability_digest
+			ORDER BY a.created_at, a.instance, a.seq`,
+		`DROP TABLE supervisor_intents_1`,
+		// Settled, unknown and parked intents are not in it.
+		`CREATE INDEX supervisor_intents_due ON supervisor_intents (capability, due_at) WHERE due_at IS NOT NULL`,
+		`CREATE INDEX supervisor_intents_idle ON supervisor_intents (tenant, resource_id) WHERE idle = 1`,
+		`CREATE INDEX supervisor_intents_limit ON supervisor_intents (limit_key, parked, capability, waits_since) WHERE limit_key IS NOT NULL`,
+		`CREATE TABLE supervisor_intent_inputs (
+			key   INTEGER PRIMARY KEY,
+			input TEXT NOT NULL
+		) STRICT`,
+
+		// One row for each limit that was set; an empty id covers all. used counts
+		// the intents that it covers between mark and settlement; waiting says that
+		// some may be parked for one of its slots. Keys are never used again.
+		`CREATE TABLE supervisor_limits (
+			key           INTEGER PRIMARY KEY AUTOINCREMENT,
+			tenant_id     TEXT NOT NULL,
+			capability_id TEXT NOT NULL,
+			slots         INTEGER NOT NULL,
+			used          INTEGER NOT NULL,
+			waiting       INTEGER NOT NULL DEFAULT 0,
+			UNIQUE (tenant_id, capability_id)
+		) STRICT`,
+		`CREATE INDEX supervisor_limits_free ON supervisor_limits (key) WHERE waiting = 1 AND used < slots`,
+	},
 }
 
 // SchemaVersion is the version of the schema that this package works with.

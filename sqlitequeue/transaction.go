@@ -29,7 +29,8 @@ type transaction struct {
 	ready   map[int64]laneChange
 	args    []any
 	// pulled: something may be claimed at another instant than before.
-	pulled bool
+	pulled  bool
+	intents intentState
 }
 
 // entry is an instance with what a commit has to know of it.
@@ -65,6 +66,7 @@ func (t *transaction) init(q *Queue) {
 	t.session.prepared = make(map[string]driver.Stmt)
 	t.tenants = make(map[string]*tenant)
 	t.ready = make(map[int64]laneChange)
+	t.intents.init()
 }
 
 // reset begins a new transaction.
@@ -72,6 +74,7 @@ func (t *transaction) reset() {
 	clear(t.tenants)
 	clear(t.ready)
 	t.pulled = false
+	t.intents.reset()
 }
 
 func (t *transaction) now() instant { return t.q.clock.now() }

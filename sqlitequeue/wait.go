@@ -7,13 +7,41 @@ import (
 	"time"
 )
 
-// news tells waiting calls what the queue has made due.
-type news struct {
+// bell wakes waiting calls.
+type bell struct {
 	mu sync.Mutex
 	// changed is closed and replaced when a transaction has made something
 	// claimable, at once or later.
 	changed chan struct{}
 	waiting int
+}
+
+// announce wakes the waiting calls, for them to look.
+func (b *bell) announce() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.waiting > 0 {
+		close(b.changed)
+		b.changed = make(chan struct{})
+	}
+}
+
+func (b *bell) wait() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waiting++
+	return b.changed
+}
+
+func (b *bell) waited() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waiting--
+}
+
+// news tells waiting calls what the queue has made due.
+type news struct {
+	bell
 	// looked and lookedAll are when claims of a spec, or of all, looked last:
 	// what was due then was theirs to take, and what they left is no news.
 	looked    map[string]instant
@@ -35,16 +63,6 @@ func (n *news) isClosed() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// announce wakes the waiting calls, for them to look.
-func (n *news) announce() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.waiting > 0 {
-		close(n.changed)
-		n.changed = make(chan struct{})
 	}
 }
 
@@ -71,19 +89,6 @@ func (n *news) since(specID string) instant {
 		return max(looked, n.lookedAll)
 	}
 	return n.lookedAll
-}
-
-func (n *news) wait() <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.waiting++
-	return n.changed
-}
-
-func (n *news) waited() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.waiting--
 }
 
 // leastLook bounds how often a waiting call looks while other instances than
@@ -165,15 +170,22 @@ func (q *Queue) look(ctx context.Context, specIDs []string) (due bool, delay tim
 		next = earlier(next, reap)
 		return nil
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return false, 0, err
-	case next == never:
-		return false, q.options.PollInterval, nil
+	}
+	due, delay = q.until(next, now)
+	return due, delay, nil
+}
+
+// until reports whether something that is due next at an instant is due now, and
+// otherwise after which delay to look again.
+func (q *Queue) until(next, now instant) (due bool, delay time.Duration) {
+	if next == never {
+		return false, q.options.PollInterval
 	}
 	// Not beyond the poll interval, for the end of the calendar overflows.
 	most := instant(q.options.PollInterval / time.Microsecond)
-	return next <= now, time.Duration(min(next-now, most)+1) * time.Microsecond, nil
+	return next <= now, time.Duration(min(next-now, most)+1) * time.Microsecond
 }
 
 // lookAtLanes brings next forward to the first news that lanes tell of: now,

@@ -99,6 +99,7 @@ func newWriter(q *Queue) *writer {
 	w := &writer{q: q, wake: make(chan struct{}, 1)}
 	w.tx.init(q)
 	w.tx.cache = make(map[instanceID]*entry)
+	w.tx.intents.held = make(map[supervisor.IntentKey]*intent)
 	return w
 }
 
@@ -336,7 +337,7 @@ func (w *writer) write() int {
 			}
 		}
 	}
-	if t.flush() != nil {
+	if t.flushLimits() != nil || t.flush() != nil {
 		return w.retryAlone()
 	}
 	if _, err := t.session.exec(`COMMIT`); err != nil {
@@ -344,6 +345,9 @@ func (w *writer) write() int {
 	}
 	if t.pulled {
 		w.q.news.announce()
+	}
+	if t.intents.news {
+		w.q.intentNews.announce()
 	}
 	return w.answer()
 }
@@ -408,6 +412,7 @@ func (w *writer) rollback() {
 		s.broken = true
 	}
 	clear(w.tx.cache)
+	w.tx.intents.rolledBack()
 }
 
 func (w *writer) answerAll(err error) int {
