@@ -36,9 +36,6 @@ func (q *Queue) ResolveIntent(ctx context.Context, key supervisor.IntentKey, by 
 	if err := key.Validate(); err != nil {
 		return err
 	}
-	if err := resolution.Validate(); err != nil {
-		return err
-	}
 	return q.changeIntent(ctx, "resolve intent", key, supervisor.ErrNotFound, func(_ *transaction, now instant) intentDecision {
 		return func(next *supervisor.IntentRecord, _ *slots) (bool, error) {
 			return next.Resolve(by, &resolution, now.time())
@@ -62,6 +59,10 @@ const (
 // filter's tenant and instance have.
 func (q *Queue) ListIntents(ctx context.Context, filter supervisor.IntentFilter) iter.Seq2[supervisor.IntentRecord, error] {
 	return func(yield func(supervisor.IntentRecord, error) bool) {
+		if err := filter.Validate(); err != nil {
+			yield(supervisor.IntentRecord{}, err)
+			return
+		}
 		after := supervisor.IntentKey{TenantID: filter.TenantID}
 		if filter.TenantID != "" {
 			// All of this very instance, and nothing else.

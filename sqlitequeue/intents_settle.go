@@ -65,9 +65,6 @@ func (q *Queue) MarkIntent(ctx context.Context, work *supervisor.IntentWork) (ma
 
 // RecordReceipt implements [supervisor.IntentQueue].
 func (q *Queue) RecordReceipt(ctx context.Context, work *supervisor.IntentWork, receipt supervisor.Receipt) error {
-	if err := receipt.Validate(); err != nil {
-		return err
-	}
 	return q.changeIntent(ctx, "record receipt", work.Key(), supervisor.ErrNotFound, func(_ *transaction, now instant) intentDecision {
 		return func(next *supervisor.IntentRecord, _ *slots) (bool, error) {
 			return next.Accept(work, receipt, now.time())
@@ -77,9 +74,6 @@ func (q *Queue) RecordReceipt(ctx context.Context, work *supervisor.IntentWork, 
 
 // SettleIntent implements [supervisor.IntentQueue].
 func (q *Queue) SettleIntent(ctx context.Context, work *supervisor.IntentWork, settlement supervisor.Settlement) error {
-	if err := settlement.Validate(); err != nil {
-		return err
-	}
 	return q.changeIntent(ctx, "settle intent", work.Key(), supervisor.ErrLeaseLost, func(_ *transaction, now instant) intentDecision {
 		return func(next *supervisor.IntentRecord, _ *slots) (bool, error) {
 			return next.Settle(work, &settlement, now.time())
@@ -89,9 +83,6 @@ func (q *Queue) SettleIntent(ctx context.Context, work *supervisor.IntentWork, s
 
 // ReleaseIntent implements [supervisor.IntentQueue].
 func (q *Queue) ReleaseIntent(ctx context.Context, work *supervisor.IntentWork, release supervisor.IntentRelease) error {
-	if err := release.Validate(); err != nil {
-		return err
-	}
 	return q.changeIntent(ctx, "release intent", work.Key(), supervisor.ErrLeaseLost, func(_ *transaction, now instant) intentDecision {
 		return func(next *supervisor.IntentRecord, _ *slots) (bool, error) {
 			return next.Release(work, &release, now.time())
