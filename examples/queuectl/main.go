@@ -5,10 +5,12 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/signal"
 	"slices"
@@ -128,8 +130,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (status i
 
 // act opens the queue, carries the call out and closes the queue.
 func act(ctx context.Context, call *call, stdout io.Writer) (err error) {
-	// Open would make the file; a misspelt name shall not.
-	if _, err := os.Stat(call.db); err != nil {
+	if err := checkQueue(ctx, call.db); err != nil {
 		return err
 	}
 	queue, err := sqlitequeue.Open(ctx, call.db, sqlitequeue.Options{})
@@ -138,4 +139,27 @@ func act(ctx context.Context, call *call, stdout io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, queue.Close()) }()
 	return call.command(ctx, &tool{queue: queue, call: call, out: stdout}, call.ids)
+}
+
+// checkQueue refuses what holds no queue: Open would make the file, or add its
+// tables to those of somebody else, and a wrong name shall do neither.
+func checkQueue(ctx context.Context, path string) (err error) {
+	if _, err := os.Stat(path); err != nil {
+		return err
+	}
+	// The driver is sqlitequeue's.
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?mode=rw&_pragma=busy_timeout(10000)")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	found := 0
+	const query = `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'supervisor_schema'`
+	if err := db.QueryRowContext(ctx, query).Scan(&found); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if found == 0 {
+		return fmt.Errorf("%s holds no queue", path)
+	}
+	return nil
 }

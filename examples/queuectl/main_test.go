@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -166,4 +167,19 @@ func TestWrongCalls(t *testing.T) {
 	require.Equal(t, exitFailed, status)
 	require.Contains(t, stderr, "no such file")
 	require.NoFileExists(t, missing)
+
+	// Files that hold something else stay as they are.
+	for content, want := range map[string]string{
+		"": "holds no queue",
+		"surely no database at all, but long enough to be taken for the header of one; it has to have a hundred bytes": "not a database",
+	} {
+		other := filepath.Join(t.TempDir(), "other")
+		require.NoError(t, os.WriteFile(other, []byte(content), 0o600))
+		status, _, stderr := callOn(t, other, "list")
+		require.Equal(t, exitFailed, status)
+		require.Contains(t, stderr, want)
+		left, err := os.ReadFile(other)
+		require.NoError(t, err)
+		require.Equal(t, content, string(left))
+	}
 }
