@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -236,7 +237,7 @@ func TestEndOfContextKillsTheGroup(t *testing.T) {
 		require.Less(t, time.Since(began), 30*time.Second)
 		text, err := os.ReadFile(pids)
 		require.NoError(t, err)
-		for _, field := range strings.Fields(string(text)) {
+		for _, field := range strings.FieldsSeq(string(text)) {
 			pid, err := strconv.Atoi(field)
 			require.NoError(t, err)
 			require.Eventually(t, func() bool { return !alive(pid) }, 10*time.Second, 10*time.Millisecond)
@@ -308,7 +309,7 @@ func FuzzOutput(f *testing.F) {
 		output, trouble := &head{limit: limit}, &tail{limit: limit}
 		for half := range 2 {
 			part := text[half*len(text)/2 : (half+1)*len(text)/2]
-			for _, to := range []interface{ Write([]byte) (int, error) }{output, trouble} {
+			for _, to := range []io.Writer{output, trouble} {
 				n, err := to.Write(part)
 				require.NoError(t, err)
 				require.Equal(t, len(part), n)

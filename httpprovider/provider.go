@@ -72,8 +72,8 @@ func (p *provider) Observe(ctx context.Context, handoff *supervisor.Handoff, rec
 		}
 		return supervisor.Report{}, errors.Join(errors.New("httpprovider: the lookup does not tell"), err)
 	}
-	target, err := p.reference(handoff, &receipt)
-	if err != nil {
+	target, ok := p.reference(handoff, &receipt)
+	if !ok {
 		// Nobody can be asked, now or later.
 		return supervisor.Report{Status: supervisor.ProviderUnknown}, nil
 	}
@@ -103,9 +103,9 @@ func (p reconciler) Reconcile(ctx context.Context, handoff *supervisor.Handoff) 
 // Cancel asks to stop accepted work by DELETE of its location. An answer that it
 // is gone, or can no longer be stopped, is an acknowledgement too.
 func (p canceller) Cancel(ctx context.Context, handoff *supervisor.Handoff, receipt supervisor.Receipt) error {
-	target, err := p.reference(handoff, &receipt)
-	if err != nil {
-		return err
+	target, ok := p.reference(handoff, &receipt)
+	if !ok {
+		return errors.New("httpprovider: the work has no location at the server that it was sent to")
 	}
 	answer, err := p.ask(ctx, http.MethodDelete, target, handoff)
 	if answer == nil {
@@ -121,20 +121,20 @@ func (p canceller) Cancel(ctx context.Context, handoff *supervisor.Handoff, rece
 
 // reference is the location of accepted work, which has to be at the server that
 // the work was sent to: requests carry what is secret to others.
-func (p *provider) reference(handoff *supervisor.Handoff, receipt *supervisor.Receipt) (string, error) {
+func (p *provider) reference(handoff *supervisor.Handoff, receipt *supervisor.Receipt) (target string, ok bool) {
 	text, err := expandURL(&p.url, handoff)
 	if err != nil {
-		return "", err
+		return "", false
 	}
 	server, err := url.Parse(text)
 	if err != nil {
-		return "", err
+		return "", false
 	}
 	location, err := url.Parse(receipt.Reference)
 	if err != nil || !sameOrigin(location, server) {
-		return "", errors.New("httpprovider: the work has no location at the server that it was sent to")
+		return "", false
 	}
-	return location.String(), nil
+	return location.String(), true
 }
 
 // ask makes a request that changes nothing or may be repeated. An answer beside
