@@ -237,7 +237,7 @@ func TestEndOfContextKillsTheGroup(t *testing.T) {
 		require.Less(t, time.Since(began), 30*time.Second)
 		text, err := os.ReadFile(pids)
 		require.NoError(t, err)
-		for _, field := range strings.FieldsSeq(string(text)) {
+		for field := range strings.FieldsSeq(string(text)) {
 			pid, err := strconv.Atoi(field)
 			require.NoError(t, err)
 			require.Eventually(t, func() bool { return !alive(pid) }, 10*time.Second, 10*time.Millisecond)
