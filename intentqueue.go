@@ -291,6 +291,9 @@ func (s *Settlement) validate() error {
 		if err := s.Receipt.Validate(); err != nil {
 			return err
 		}
+		if !s.Receipt.allows(s) {
+			return fmt.Errorf("State %q does not follow from a receipt that is %q", s.State, s.Receipt.Status)
+		}
 	}
 	if s.Diagnostic != nil {
 		return s.Diagnostic.validate()

@@ -38,6 +38,10 @@ type IntentProgress struct {
 	MarkedAt time.Time `json:"marked_at,omitzero"`
 	// MarkedUnder is the lease version that marked it.
 	MarkedUnder int64 `json:"marked_under,omitempty"`
+	// Ambiguous is the number of the first hand-off that may have had an effect
+	// of which nothing is known, though the intent was to be sent again because
+	// that is safe; 0 for none. What a provider reports of the key settles it.
+	Ambiguous int `json:"ambiguous,omitempty"`
 	// Receipt of the latest hand-off, nil for none.
 	Receipt *Receipt `json:"receipt,omitempty"`
 	// Looks counts, since the intent last changed, observations, reconciliations
@@ -272,8 +276,9 @@ func (r *Receipt) clone() *Receipt {
 	return &clone
 }
 
-// Waiting reports whether the intent waits for a hand-off, so that nothing was
-// sent or what was sent provably had no effect.
+// Waiting reports whether the intent waits for a hand-off: nothing was sent, or
+// what was sent provably had no effect or, where Ambiguous is set, may be
+// repeated without harm.
 func (r *IntentRecord) Waiting() bool {
 	switch r.Intent.State {
 	case ActionPrepared, ActionAwaitingConfirmation, ActionAuthorized, ActionRetryable:
@@ -286,6 +291,12 @@ func (r *IntentRecord) Waiting() bool {
 // mark and settlement.
 func (r *IntentRecord) HoldsSlot() bool {
 	return r.Intent.State == ActionDispatchCommitted || r.Intent.State == ActionExecuting
+}
+
+// InFlight reports whether the intent may have, or have had, an effect of which
+// the outcome is not known. Prune keeps its instance.
+func (r *IntentRecord) InFlight() bool {
+	return r.HoldsSlot() || r.Intent.State == ActionUnknown || r.Waiting() && r.Ambiguous != 0
 }
 
 // Repeatable reports whether the intent may be sent again though nobody knows

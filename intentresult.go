@@ -50,7 +50,8 @@ func (r *IntentRecord) Wakeup() (Wakeup, error) {
 	return Wakeup{ID: id, Kind: WakeupKindAction, Payload: payload}, nil
 }
 
-// ParseActionResult reads a wakeup of kind action.
+// ParseActionResult reads a wakeup of kind action. One of another kind, and a
+// payload that is no result, is an error.
 func ParseActionResult(w *Wakeup) (ActionResult, error) {
 	var result ActionResult
 	if w.Kind != WakeupKindAction {
@@ -59,5 +60,9 @@ func ParseActionResult(w *Wakeup) (ActionResult, error) {
 	if err := json.Unmarshal(w.Payload, &result); err != nil {
 		return ActionResult{}, fmt.Errorf("supervisor: wakeup %q: %w", shorten(w.ID), err)
 	}
-	return result, nil
+	switch result.Outcome {
+	case OutcomeSucceeded, OutcomeFailed, OutcomeCancelled, OutcomeWithdrawn, OutcomeUnknown:
+		return result, nil
+	}
+	return ActionResult{}, fmt.Errorf("supervisor: wakeup %q: outcome %q is not known", shorten(w.ID), shorten(string(result.Outcome)))
 }

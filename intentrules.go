@@ -22,7 +22,11 @@ func (r *IntentRecord) Admit(control *IntentControl, slotFree func() bool, now t
 	switch state := r.Intent.State; {
 	case r.Waiting():
 		if cause := r.refusal(control, slotFree, now); cause != "" {
-			return "", r.refuse(cause, now)
+			told = r.refuse(cause, now)
+			if r.HoldsSlot() {
+				return IntentTaskRecover, false
+			}
+			return "", told
 		}
 		if state == ActionAwaitingConfirmation {
 			r.Parked, r.DueAt = NotParked, r.Intent.Deadline
@@ -78,7 +82,6 @@ func (r *IntentRecord) Mark(work *IntentWork, control *IntentControl, slotFree f
 		return false, r.errorf("mark of", ErrStateConflict)
 	}
 	if cause := r.refusal(control, slotFree, now); cause != "" {
-		r.endLease()
 		told = r.refuse(cause, now)
 		return told, r.errorf("mark of", &IntentRefusedError{Cause: cause})
 	}
@@ -112,6 +115,9 @@ func (r *IntentRecord) refusal(control *IntentControl, slotFree func() bool, now
 
 // refuse carries a refusal out.
 func (r *IntentRecord) refuse(cause IntentCause, now time.Time) (told bool) {
+	// Whoever had it before, under a lease that has ended, has it no longer: a mark
+	// would be of an intent that nobody looks at.
+	r.endLease()
 	switch cause {
 	case CausePaused:
 		r.Parked, r.DueAt = ParkedByPause, time.Time{}
@@ -120,7 +126,29 @@ func (r *IntentRecord) refuse(cause IntentCause, now time.Time) (told bool) {
 		r.Parked, r.DueAt = ParkedByLimit, r.Intent.Deadline
 		return false
 	}
-	return r.settled(ActionRejected, OutcomeWithdrawn, cause, now)
+	return r.withdraw(cause, now)
+}
+
+// withdraw ends an intent that waits for a hand-off. Where an attempt before may
+// have had an effect nothing ends: it only is not to be repeated, and is in
+// flight again until somebody finds out.
+func (r *IntentRecord) withdraw(cause IntentCause, now time.Time) (told bool) {
+	if r.Ambiguous == 0 {
+		return r.settled(ActionRejected, OutcomeWithdrawn, cause, now)
+	}
+	r.Intent.State = ActionDispatchCommitted
+	r.giveUp(now)
+	return false
+}
+
+// giveUp asks for an end of a marked intent without another attempt.
+func (r *IntentRecord) giveUp(now time.Time) {
+	if r.CancelRequestedAt.IsZero() {
+		r.CancelRequestedAt = now
+	}
+	r.Looks = 0
+	r.Parked, r.DueAt = NotParked, now
+	r.endLease()
 }
 
 // late reports whether the deadline has passed.
@@ -143,6 +171,7 @@ func (r *IntentRecord) settled(state ActionState, outcome IntentOutcome, cause I
 	r.endLease()
 	if state.Terminal() {
 		r.SettledAt = now
+		r.Ambiguous = 0
 	}
 	return true
 }
@@ -152,10 +181,18 @@ func (r *IntentRecord) endLease() { r.LeaseOwner, r.LeaseEndsAt = "", time.Time{
 // retry lets the intent wait for its next attempt.
 func (r *IntentRecord) retry(delay time.Duration, now time.Time) (told bool) {
 	if !r.CancelRequestedAt.IsZero() {
-		if r.Intent.State == ActionUnknown {
-			return r.settled(ActionReconciled, OutcomeFailed, CauseCancelled, now)
+		if r.Ambiguous != 0 {
+			r.giveUp(now)
+			return false
 		}
-		return r.settled(ActionRejected, OutcomeCancelled, CauseCancelled, now)
+		outcome, cause := OutcomeCancelled, CauseCancelled
+		if r.Attempt == 0 {
+			outcome = OutcomeWithdrawn
+		}
+		if r.late(r.CancelRequestedAt) {
+			cause = CauseDeadline // which asked for it
+		}
+		return r.settled(r.known(ActionRejected), r.knownOutcome(outcome), cause, now)
 	}
 	r.Intent.State = ActionRetryable
 	r.Outcome, r.Cause, r.Reason = "", "", ""
@@ -179,8 +216,8 @@ func (r *IntentRecord) Accept(work *IntentWork, receipt Receipt, now time.Time) 
 	}
 	holder := r.holds(work)
 	switch state := r.Intent.State; {
-	case state == ActionDispatchCommitted:
-		r.Intent.State = ActionExecuting
+	case state == ActionDispatchCommitted, state == ActionRetryable && r.Ambiguous != 0:
+		r.Intent.State, r.Parked = ActionExecuting, NotParked
 		r.Receipt, r.Looks, r.Diagnostic = receipt.clone(), 0, nil
 	case r.Receipt != nil && (state == ActionExecuting || state == ActionUnknown):
 		if !r.Receipt.agrees(&receipt) {
@@ -188,6 +225,8 @@ func (r *IntentRecord) Accept(work *IntentWork, receipt Receipt, now time.Time) 
 		}
 		if receipt.Terminal() && !r.Receipt.Terminal() {
 			r.Receipt = receipt.clone()
+		} else if !holder {
+			return false, nil
 		}
 	case state == ActionExecuting, state == ActionUnknown:
 		r.Receipt, r.Looks, r.Diagnostic = receipt.clone(), 0, nil
@@ -196,6 +235,7 @@ func (r *IntentRecord) Accept(work *IntentWork, receipt Receipt, now time.Time) 
 	default:
 		return false, r.contradict(work, &receipt.Report, receipt.Reference, now)
 	}
+	r.Ambiguous = 0
 	if r.Intent.State == ActionUnknown {
 		switch r.Receipt.Status {
 		case ProviderSucceeded, ProviderFailed, ProviderCancelled:
@@ -253,13 +293,13 @@ func (r *IntentRecord) agreesWith(report *Report) bool {
 	switch report.Status {
 	case ProviderSucceeded:
 		return r.Outcome == OutcomeSucceeded && sameJSON(r.Output, report.Output)
-	case ProviderFailed, ProviderRetryable:
+	case ProviderFailed:
 		return r.Outcome == OutcomeFailed
-	case ProviderCancelled:
+	case ProviderRetryable, ProviderCancelled:
 		return r.Outcome == OutcomeCancelled || r.Outcome == OutcomeFailed
 	}
 	// That it was accepted contradicts only that it never was.
-	return r.Intent.State.Terminal() && r.Receipt != nil
+	return r.Outcome == OutcomeSucceeded || r.Intent.State.Terminal() && r.Receipt != nil
 }
 
 // conclude settles by a report that is terminal and not retryable.
@@ -311,7 +351,9 @@ func (r *IntentRecord) contradict(work *IntentWork, report *Report, reference st
 // [ErrReceiptConflict] the record has changed and is stored.
 //
 // An intent that is not [IntentRecord.Repeatable] becomes retryable only with a
-// proof that the attempt before had no effect: else it is [ErrStateConflict].
+// proof that the attempt before had no effect: else it is [ErrStateConflict]. A
+// proof about the latest attempt says nothing of an ambiguous one before it: such
+// an intent is not rejected but becomes unknown.
 func (r *IntentRecord) Settle(work *IntentWork, s *Settlement, now time.Time) (told bool, err error) {
 	if err := s.Validate(); err != nil {
 		return false, fmt.Errorf("%w: %w", ErrCommandRejected, err)
@@ -332,6 +374,10 @@ func (r *IntentRecord) Settle(work *IntentWork, s *Settlement, now time.Time) (t
 	if !r.mayBecome(s) || r.Receipt != nil && work.Receipt == nil && s.State != ActionSucceeded {
 		return false, r.errorf(fmt.Sprintf("settlement as %s from %s of", s.State, r.Intent.State), ErrStateConflict)
 	}
+	if r.ended() && !r.Receipt.allows(s) || r.ended() && s.State == ActionSucceeded && !sameJSON(r.Receipt.Output, s.Output) {
+		report := s.report()
+		return false, r.contradict(work, &report, s.reference(), now)
+	}
 	if s.Receipt != nil {
 		if r.Receipt != nil && !r.Receipt.agrees(s.Receipt) {
 			return false, r.contradict(work, &s.Receipt.Report, s.Receipt.Reference, now)
@@ -339,8 +385,19 @@ func (r *IntentRecord) Settle(work *IntentWork, s *Settlement, now time.Time) (t
 		r.Receipt = s.Receipt.clone()
 	}
 	r.noteTrouble(s.Diagnostic, now)
+	proven := r.proven(s.Proof)
+	switch {
+	case proven:
+		r.Ambiguous = 0
+	case s.State == ActionRetryable && !r.harmless() && r.Ambiguous == 0:
+		r.Ambiguous = r.Attempt
+	}
 	switch s.State {
 	case ActionRetryable:
+		if r.Ambiguous != 0 && !work.CancelRequestedAt.IsZero() {
+			// It knew of the request and still found no more.
+			return r.settled(ActionUnknown, OutcomeUnknown, CauseAmbiguous, now), nil
+		}
 		return r.retry(s.Delay, now), nil
 	case ActionUnknown:
 		r.Reason = cleanReason(s.Reason)
@@ -350,7 +407,24 @@ func (r *IntentRecord) Settle(work *IntentWork, s *Settlement, now time.Time) (t
 		return r.settled(r.known(ActionSucceeded), OutcomeSucceeded, s.Cause, now), nil
 	}
 	r.Reason = cleanReason(s.Reason)
+	if !proven && !r.harmless() {
+		return r.settled(ActionUnknown, OutcomeUnknown, CauseAmbiguous, now), nil
+	}
 	return r.settled(r.known(ActionRejected), r.knownOutcome(s.Outcome), s.Cause, now), nil
+}
+
+// proven reports whether a proof shows that no attempt had an effect.
+func (r *IntentRecord) proven(proof IntentProof) bool {
+	switch proof {
+	case ProofReported:
+		return true
+	case ProofNotAccepted:
+		return r.Ambiguous == 0 || r.Ambiguous == r.Attempt
+	case ProofNotSent:
+		// Only who made the only call of an attempt knows that nothing was sent.
+		return r.Ambiguous == 0 && (r.Waiting() || r.MarkedUnder == r.LeaseVersion)
+	}
+	return false
 }
 
 // mayBecome reports whether the state machine and the proof allow a settlement.
@@ -363,13 +437,31 @@ func (r *IntentRecord) mayBecome(s *Settlement) bool {
 		return false
 	}
 	switch {
-	case s.State == ActionSucceeded || s.State == ActionUnknown || s.Proof != "":
+	case s.State == ActionSucceeded || s.State == ActionUnknown || r.proven(s.Proof) || r.harmless():
+		// Of what changes nothing it does not matter whether it happened.
 		return true
+	case r.Intent.State == ActionUnknown:
+		return false
 	case s.State == ActionRetryable:
 		return r.Repeatable()
 	}
-	// Of what changes nothing it does not matter whether it happened.
-	return r.harmless()
+	// Without a full proof it becomes unknown, which only the marked can.
+	return s.Proof != "" && r.HoldsSlot()
+}
+
+// allows reports whether a settlement follows from a report.
+func (r *Report) allows(s *Settlement) bool {
+	switch r.Status {
+	case ProviderSucceeded:
+		return s.State == ActionSucceeded
+	case ProviderFailed:
+		return s.State == ActionRejected && s.Outcome == OutcomeFailed
+	case ProviderCancelled:
+		return s.State == ActionRejected && s.Outcome == OutcomeCancelled
+	case ProviderRetryable:
+		return s.State == ActionRetryable || s.State == ActionRejected
+	}
+	return true
 }
 
 // report is what a settlement says in a provider's words.
@@ -434,7 +526,7 @@ func (r *IntentRecord) Release(work *IntentWork, release *IntentRelease, now tim
 	if r.Looks < maxLooks {
 		r.Looks++
 	}
-	if r.cancelPending() && work.CancelRequestedAt.IsZero() || r.Receipt != nil && work.Receipt == nil {
+	if r.cancelPending() && work.CancelRequestedAt.IsZero() || r.Receipt != nil && work.Receipt == nil || r.ended() && !work.ended() {
 		r.DueAt = now // there is something new to do
 	}
 	return false, nil
@@ -466,7 +558,9 @@ func (r *IntentRecord) lookAt(after time.Duration, now time.Time) time.Time {
 func (r *IntentRecord) RequestCancel(now time.Time) (told bool) {
 	switch {
 	case r.Waiting():
-		return r.settled(ActionRejected, OutcomeWithdrawn, CauseCancelled, now)
+		return r.withdraw(CauseCancelled, now)
+	case r.Intent.State == ActionUnknown && r.CancelRequestedAt.IsZero():
+		r.CancelRequestedAt = now // so that nobody allows a repeat any more
 	case r.HoldsSlot() && r.CancelRequestedAt.IsZero():
 		r.CancelRequestedAt, r.Looks = now, 0
 		if !r.Leased(now) {
@@ -536,6 +630,7 @@ func (r *IntentRecord) Resolve(by string, resolution *IntentResolution, now time
 		}
 		return false, r.errorf("resolution of", ErrIntentConflict)
 	}
+	r.Ambiguous = 0
 	stored := *resolution
 	stored.Attempt = r.Attempt
 	stored.Output = bytes.Clone(resolution.Output)

@@ -36,7 +36,7 @@ type memIntents struct {
 	// byID finds an intent, inOrder lists them as they were prepared.
 	byID    map[string]*memIntentRow
 	inOrder []*memIntentRow
-	// unsettled counts those that were marked and have no final outcome.
+	// unsettled counts those that are in flight.
 	unsettled int
 }
 
@@ -235,7 +235,7 @@ func (r *memRow) control(intent *ActionIntent) IntentControl {
 func (q *MemoryWorkQueue) fileIntent(x *memIntentRow, now time.Time) {
 	holds := x.HoldsSlot()
 	x.list(!x.Intent.State.Terminal())
-	x.count(holds || x.Intent.State == ActionUnknown)
+	x.count(x.InFlight())
 
 	slots, freed := 0, false
 	if holds != x.counted {
@@ -340,8 +340,7 @@ func (q *MemoryWorkQueue) dropIntents(row *memRow, now time.Time) {
 	row.intents = nil
 }
 
-// inFlight reports whether an intent of the row was marked and has no final
-// outcome.
+// inFlight reports whether an intent of the row is.
 func (r *memRow) inFlight() bool { return r.intents != nil && r.intents.unsettled > 0 }
 
 // cancelIntents is the part of the intents in a cancel of their instance.

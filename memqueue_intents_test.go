@@ -132,7 +132,7 @@ func memCheckIntents(t *testing.T, q *MemoryWorkQueue) {
 				if x.HoldsSlot() {
 					sum.inUse++
 				}
-				if x.HoldsSlot() || x.Intent.State == ActionUnknown {
+				if x.InFlight() {
 					unsettled++
 				}
 				if x.granted {
