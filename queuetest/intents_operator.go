@@ -361,7 +361,9 @@ func intentListCases() []testCase {
 				listed(supervisor.ActionDispatchCommitted)
 				x.accept(work, running(0))
 				listed(supervisor.ActionExecuting)
-				x.settle(x.takeOne(), retryIn(0))
+				again := retryIn(0)
+				again.Proof = supervisor.ProofReported // it was accepted, so it was sent
+				x.settle(x.takeOne(), again)
 				listed(supervisor.ActionRetryable)
 				work = x.handOff()
 				x.settle(work, ambiguous())
