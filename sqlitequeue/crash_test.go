@@ -256,6 +256,25 @@ func TestCrash(t *testing.T) {
 	require.Positive(t, commits)
 }
 
+// A process that is killed at any write of its first migration leaves a file that
+// the next one opens, with the same tables in the end.
+func TestCrashInMigration(t *testing.T) {
+	whole := dump(t, open(t, Options{}).DB())
+	for write := 1; ; write++ {
+		path := filepath.Join(t.TempDir(), "queue.db")
+		cmd := child(t, "migrate", path, fmt.Sprintf("%s=%d", killVariable, write))
+		err := cmd.Run()
+		q := openFile(t, path, Options{})
+		require.Equal(t, whole, dump(t, q.DB()), "killed at write %d", write)
+		require.NoError(t, q.Close())
+		if err == nil {
+			require.Greater(t, write, 10)
+			return
+		}
+		require.Equal(t, -1, cmd.ProcessState.ExitCode(), "what a signal leaves")
+	}
+}
+
 func (r *reported) add(other *reported) {
 	for id := range other.started {
 		r.started[id] = true

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -74,9 +75,14 @@ func testInstance(t testing.TB, id string) supervisor.Instance {
 	return instance
 }
 
-// openInChild returns a queue in another process.
+// openInChild returns a queue in another process, which kills itself at a write
+// where it is told so, those that make the tables included.
 func openInChild(ctx context.Context, path string) (*Queue, func() error, error) {
 	store := &faultyStore{path: path}
+	if at, err := strconv.Atoi(os.Getenv(killVariable)); err == nil {
+		store.everything, store.kill = true, true
+		store.failWrite(at)
+	}
 	db := store.pool()
 	q, err := Open(ctx, "", Options{DB: db, IsBusy: testIsBusy})
 	if err != nil {
