@@ -206,6 +206,11 @@ func (q *Queue) acquire(ctx context.Context, tx *transaction, r *row, worker str
 		q.addWakeup(tx, r.no, wakeup, wakeup.Digest(), raised[n].DueAt, nil)
 		r.pending++
 	}
+	if cancel {
+		if _, err := q.cancelIntents(ctx, tx, r); err != nil {
+			return nil, err
+		}
+	}
 	r.leaseVersion++
 	r.leaseEndsAt = r.now.Add(time.Duration(leaseMicros(lease)) * time.Microsecond)
 	r.leaseOwner = worker

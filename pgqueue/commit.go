@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/workflow-supervisor/supervisor"
@@ -40,7 +39,7 @@ func (q *Queue) commit(ctx context.Context, item *supervisor.WorkItem, command *
 	unknown := false
 	if claim := q.held.get(item.TenantID, item.ID, item.LeaseVersion); claim != nil && claim.fits(item, command) {
 		m := q.commits.member()
-		m.ctx, m.claim, m.item, m.command, m.lease = ctx, claim, item, command, lease
+		m.at.ctx, m.claim, m.item, m.command, m.lease = ctx, claim, item, command, lease
 		verdict, err := q.commits.submit(q, m)
 		switch verdict {
 		case applied:
@@ -100,31 +99,17 @@ func (q *Queue) committed(m *member) *supervisor.WorkItem {
 // state version, so that the command is applied once at most, and where it was
 // it is found by its key.
 func (q *Queue) commitAlone(ctx context.Context, item *supervisor.WorkItem, command *supervisor.TransitionCommand, lease time.Duration, unknown bool) (*supervisor.WorkItem, error) {
-	if _, limited := ctx.Deadline(); !limited {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, commitPatience)
-		defer cancel()
+	what := fmt.Sprintf("commit of %q of tenant %q", shorten(item.ID), shorten(item.TenantID))
+	var next *supervisor.WorkItem
+	err := q.insist(ctx, what, unknown, func(ctx context.Context, _ bool) (err error) {
+		next, err = q.commitLocked(ctx, item, command, lease)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
-	for delay := firstRetryDelay; ; delay = min(2*delay, lastRetryDelay) {
-		next, err := q.commitLocked(ctx, item, command, lease)
-		if err == nil {
-			q.held.forget(instanceKey{item.TenantID, item.ID}, item.LeaseVersion)
-			return next, nil
-		}
-		if isRule(err) {
-			return nil, err
-		}
-		unknown = unknown || !refused(err)
-		wrapped := q.wrap(context.Background(), "commit", err)
-		if errors.Is(wrapped, supervisor.ErrUnavailable) && q.pause(ctx, delay) {
-			continue
-		}
-		if unknown {
-			return nil, fmt.Errorf("pgqueue: commit of %q of tenant %q: %w: %w", shorten(item.ID), shorten(item.TenantID),
-				supervisor.ErrCommitUnknown, errors.Join(ctx.Err(), err))
-		}
-		return nil, errors.Join(ctx.Err(), wrapped)
-	}
+	q.held.forget(instanceKey{item.TenantID, item.ID}, item.LeaseVersion)
+	return next, nil
 }
 
 // commitPatience bounds the attempts of a commit whose caller sets no deadline.
@@ -148,8 +133,13 @@ func (q *Queue) pause(ctx context.Context, delay time.Duration) bool {
 func (q *Queue) commitLocked(ctx context.Context, item *supervisor.WorkItem, command *supervisor.TransitionCommand, lease time.Duration) (next *supervisor.WorkItem, err error) {
 	var kept *row
 	var due, now time.Time
+	var intents []supervisor.IntentRecord
+	capabilities, err := q.intentCapabilities(ctx, command)
+	if err != nil {
+		return nil, err
+	}
 	err = q.store.transact(ctx, q.own, func(tx *transaction) error {
-		next, kept, due = nil, nil, time.Time{}
+		next, kept, due, intents = nil, nil, time.Time{}, nil
 		known := q.addIntentLookups(tx, item, command)
 		r, err := q.load(ctx, tx, 0, item.TenantID, item.ID)
 		if err != nil {
@@ -185,7 +175,7 @@ func (q *Queue) commitLocked(ctx context.Context, item *supervisor.WorkItem, com
 			// The tenant's epoch has moved since the lock.
 			return errRaced
 		}
-		q.addIntents(tx, r, command)
+		intents = q.addIntents(tx, r, command, capabilities)
 		if lease == 0 || due.IsZero() || due.After(r.now) || r.pausedBy() != nil {
 			return nil
 		}
@@ -209,6 +199,11 @@ func (q *Queue) commitLocked(ctx context.Context, item *supervisor.WorkItem, com
 	}
 	if err != nil {
 		return nil, err
+	}
+	for n := range intents {
+		if at := intents[n].DueAt; !at.IsZero() {
+			q.announceIntent(&intents[n].Intent.Capability, at, now)
+		}
 	}
 	if kept != nil {
 		q.held.remember(kept.held(next.ClaimedAt, next.Wakeups), lease)
@@ -396,30 +391,6 @@ func (m *member) write(a *args) {
 	a.raw(m.command.EventPayload)
 }
 
-// commitTypeOID returns the number of the type commit_v1, which the database
-// gave it when it was made.
-func (q *Queue) commitTypeOID(ctx context.Context, conn *pgx.Conn) (uint32, error) {
-	if oid := q.commitType.Load(); oid != 0 {
-		return oid, nil
-	}
-	a := q.store.newArgs()
-	defer q.store.free(a)
-	a.text(q.store.schema + ".commit_v1")
-	var oid uint32
-	err := q.store.call(ctx, conn, q.store.statements.commitType, a, func(c *cells) error {
-		oid = uint32(c.int8())
-		return nil
-	})
-	if err == nil && oid == 0 {
-		err = ErrSchema
-	}
-	if err != nil {
-		return 0, err
-	}
-	q.commitType.Store(oid)
-	return oid, nil
-}
-
 // readApplied reads the answer of sqlApply: the places of the members that were
 // applied.
 func readApplied(c *cells, members []*member) (places []int, err error) {
@@ -443,7 +414,7 @@ func readApplied(c *cells, members []*member) (places []int, err error) {
 
 // applyIn applies members within a transaction.
 func (q *Queue) applyIn(ctx context.Context, tx *transaction, members []*member) (places []int, err error) {
-	commitType, err := q.commitTypeOID(ctx, tx.conn)
+	commitType, err := q.commitType.find(ctx, q, tx.conn)
 	if err != nil {
 		return nil, err
 	}

@@ -48,14 +48,22 @@ func (r *row) pull(at time.Time) {
 
 // Cancel implements [supervisor.Instances].
 func (q *Queue) Cancel(ctx context.Context, tenantID, instanceID string) error {
-	return q.change(ctx, "cancel", tenantID, instanceID, func(_ *transaction, r *row) (changed bool, err error) {
+	intents := false
+	err := q.change(ctx, "cancel", tenantID, instanceID, func(tx *transaction, r *row) (changed bool, err error) {
 		if r.record, changed = r.record.AfterCancel(r.now); !changed {
 			return false, nil
 		}
 		r.epochs.Instance++
+		if intents, err = q.cancelIntents(ctx, tx, r); err != nil {
+			return false, err
+		}
 		r.pull(r.now)
 		return true, nil
 	})
+	if err == nil && intents {
+		q.announceAnyIntent()
+	}
+	return err
 }
 
 // Retry implements [supervisor.Instances].
@@ -69,8 +77,8 @@ func (q *Queue) Retry(ctx context.Context, tenantID, instanceID string) error {
 	})
 }
 
-// Pause implements [supervisor.Instances]. When the pause of a tenant or a
-// resource returns, every commit that did not see it has been applied.
+// Pause implements [supervisor.Instances]. When it returns, every commit and every
+// mark of an intent that did not see it has been applied.
 func (q *Queue) Pause(ctx context.Context, scope supervisor.Scope) error {
 	if err := q.ready(ctx); err != nil {
 		return err
@@ -80,7 +88,7 @@ func (q *Queue) Pause(ctx context.Context, scope supervisor.Scope) error {
 	}
 	switch {
 	case scope.InstanceID != "":
-		return q.change(ctx, "pause", scope.TenantID, scope.InstanceID, func(_ *transaction, r *row) (bool, error) {
+		err := q.change(ctx, "pause", scope.TenantID, scope.InstanceID, func(_ *transaction, r *row) (bool, error) {
 			if r.paused {
 				return false, nil
 			}
@@ -88,10 +96,14 @@ func (q *Queue) Pause(ctx context.Context, scope supervisor.Scope) error {
 			r.epochs.Instance++
 			return true, nil
 		})
+		if err != nil {
+			return err
+		}
+		return q.wrap(ctx, "pause", q.passBarrier(ctx))
 	case scope.ResourceID != "":
-		return q.setPause(ctx, "pause", scope, sqlPauseResource)
+		return q.setPause(ctx, scope, sqlPauseResource)
 	}
-	return q.setPause(ctx, "pause", scope, sqlPauseTenant)
+	return q.setPause(ctx, scope, sqlPauseTenant)
 }
 
 const (
@@ -113,45 +125,86 @@ SELECT tenant_no, $2, resource_epoch, true FROM raised
 ON CONFLICT (tenant_no, resource_id) DO UPDATE SET epoch = excluded.epoch, paused = true`
 
 	sqlResumeTenant = `
-UPDATE {{schema}}.tenant SET paused = false WHERE tenant_id = $1 AND paused`
+UPDATE {{schema}}.tenant SET paused = false WHERE tenant_id = $1 AND paused RETURNING true`
 
 	sqlResumeResource = `
 UPDATE {{schema}}.resource r SET paused = false
-FROM {{schema}}.tenant t WHERE t.tenant_id = $1 AND r.tenant_no = t.tenant_no AND r.resource_id = $2 AND r.paused`
+FROM {{schema}}.tenant t WHERE t.tenant_id = $1 AND r.tenant_no = t.tenant_no AND r.resource_id = $2 AND r.paused
+RETURNING true`
 
 	// sqlLockTenant makes the statement behind it see what another pause did.
 	sqlLockTenant = `SELECT true FROM {{schema}}.tenant WHERE tenant_id = $1 FOR NO KEY UPDATE`
 
 	// sqlBarrier waits for every transaction that holds the lock shared.
-	sqlBarrier = `SELECT pg_advisory_xact_lock($1)`
+	sqlBarrier      = `SELECT pg_advisory_xact_lock($1)`
+	sqlShareBarrier = `SELECT pg_advisory_xact_lock_shared($1)`
 )
 
-// setPause runs the statement that pauses or resumes a tenant or a resource.
-func (q *Queue) setPause(ctx context.Context, what string, scope supervisor.Scope, sql string) error {
+// setPause runs the statement that pauses a tenant or a resource.
+func (q *Queue) setPause(ctx context.Context, scope supervisor.Scope, sql string) error {
 	if err := q.tenant(ctx, q.pool, scope.TenantID); err != nil {
-		return q.wrap(ctx, what, err)
+		return q.wrap(ctx, "pause", err)
 	}
-	a := q.store.newArgs()
-	defer q.store.free(a)
 	err := q.store.transact(ctx, q.pool, func(tx *transaction) error {
-		a.reset()
-		a.text(scope.TenantID)
-		tx.add(sqlLockTenant, a, nil)
-		if scope.ResourceID != "" {
-			a.text(scope.ResourceID)
-		}
-		tx.add(sql, a, nil)
+		q.addPause(tx, scope, sql, nil)
 		return nil
 	})
 	if err == nil {
-		err = q.store.transact(ctx, q.pool, func(tx *transaction) error {
-			a.reset()
-			a.int8(q.barrierKey())
-			tx.add(sqlBarrier, a, nil)
+		err = q.passBarrier(ctx)
+	}
+	return q.wrap(ctx, "pause", err)
+}
+
+// addPause adds a statement that pauses or resumes a tenant or a resource to a
+// transaction.
+func (q *Queue) addPause(tx *transaction, scope supervisor.Scope, sql string, each func(*cells) error) {
+	a := q.store.newArgs()
+	defer q.store.free(a)
+	a.text(scope.TenantID)
+	tx.add(sqlLockTenant, a, nil)
+	if scope.ResourceID != "" {
+		a.text(scope.ResourceID)
+	}
+	tx.add(sql, a, each)
+}
+
+// passBarrier waits for what relies on how things were before.
+func (q *Queue) passBarrier(ctx context.Context) error {
+	return q.store.transact(ctx, q.pool, func(tx *transaction) error {
+		q.addBarrier(tx, sqlBarrier)
+		return nil
+	})
+}
+
+func (q *Queue) addBarrier(tx *transaction, sql string) {
+	a := q.store.newArgs()
+	defer q.store.free(a)
+	a.int8(q.barrierKey())
+	tx.add(sql, a, nil)
+}
+
+// endPause runs the statement that resumes a tenant or a resource, and makes its
+// intents due. It keeps all away that decide about intents, so that none of them
+// parks one for a pause that has just ended.
+func (q *Queue) endPause(ctx context.Context, scope supervisor.Scope, sql string) error {
+	err := q.store.transact(ctx, q.pool, func(tx *transaction) error {
+		changed := false
+		q.addBarrier(tx, sqlBarrier)
+		q.addPause(tx, scope, sql, func(c *cells) error {
+			changed = c.bool()
 			return nil
 		})
+		if err := tx.send(ctx); err != nil || !changed {
+			return err
+		}
+		q.unparkIntents(tx, 0, scope)
+		return nil
+	})
+	if err != nil {
+		return q.wrap(ctx, "resume", err)
 	}
-	return q.wrap(ctx, what, err)
+	q.announceAnyIntent()
+	return nil
 }
 
 // tenant adds a tenant where it is missing.
@@ -175,13 +228,17 @@ func (q *Queue) Resume(ctx context.Context, scope supervisor.Scope) error {
 	}
 	switch {
 	case scope.InstanceID != "":
-		return q.change(ctx, "resume", scope.TenantID, scope.InstanceID, func(tx *transaction, r *row) (bool, error) {
+		err := q.change(ctx, "resume", scope.TenantID, scope.InstanceID, func(tx *transaction, r *row) (bool, error) {
 			return q.resumeRow(ctx, tx, r)
 		})
+		if err == nil {
+			q.announceAnyIntent()
+		}
+		return err
 	case scope.ResourceID != "":
-		return q.setPause(ctx, "resume", scope, sqlResumeResource)
+		return q.endPause(ctx, scope, sqlResumeResource)
 	}
-	if err := q.setPause(ctx, "resume", scope, sqlResumeTenant); err != nil {
+	if err := q.endPause(ctx, scope, sqlResumeTenant); err != nil {
 		return err
 	}
 	q.announce("", time.Time{})
@@ -192,6 +249,9 @@ func (q *Queue) Resume(ctx context.Context, scope supervisor.Scope) error {
 // its wakeups back until the retry time.
 func (q *Queue) resumeRow(ctx context.Context, tx *transaction, r *row) (changed bool, err error) {
 	changed, r.paused = r.paused, false
+	if changed {
+		q.unparkIntents(tx, r.no, supervisor.Scope{})
+	}
 	record, lifted := r.record.AfterResume()
 	if !lifted {
 		return changed, nil

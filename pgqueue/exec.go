@@ -239,3 +239,33 @@ func (tx *transaction) send(ctx context.Context) error {
 	}
 	return failed
 }
+
+// rowType is a type of rows in the schema, whose number the database gave it when
+// it was made.
+type rowType struct {
+	name string
+	oid  atomic.Uint32 // 0: not known yet
+}
+
+// find returns the number of the type.
+func (t *rowType) find(ctx context.Context, q *Queue, conn *pgx.Conn) (uint32, error) {
+	if oid := t.oid.Load(); oid != 0 {
+		return oid, nil
+	}
+	a := q.store.newArgs()
+	defer q.store.free(a)
+	a.text(q.store.schema + "." + t.name)
+	var oid uint32
+	err := q.store.call(ctx, conn, q.store.statements.typeOID, a, func(c *cells) error {
+		oid = uint32(c.int8())
+		return nil
+	})
+	if err == nil && oid == 0 {
+		err = ErrSchema
+	}
+	if err != nil {
+		return 0, err
+	}
+	t.oid.Store(oid)
+	return oid, nil
+}

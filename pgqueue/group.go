@@ -12,23 +12,54 @@ import (
 	"github.com/workflow-supervisor/supervisor"
 )
 
-// commitGroup makes one transaction of the commits that wait. There is no timer:
-// a commit that finds nothing in flight goes at once, alone, and those that come
+// group makes one transaction of the members that wait. There is no timer: a
+// member that finds nothing in flight goes at once, alone, and those that come
 // while it is in flight gather for the next.
-type commitGroup struct {
+type group[M grouped] struct {
+	// most bounds the transactions in flight, and batch takes what waits, makes a
+	// transaction of it and gives every verdict. Both are set before the first
+	// member comes.
+	most  int
+	batch func()
+
 	mu         sync.Mutex
-	waiting    []*member
-	sent       map[*member]struct{} // in the batches in flight
-	committers int                  // goroutines that commit
-	preparing  int                  // those of them that have no batch yet
-	watched    bool                 // whether a goroutine looks after callers that leave
-	members    sync.Pool
+	waiting    []M
+	sent       map[M]struct{} // in the batches in flight
+	committers int            // goroutines that commit
+	preparing  int            // those of them that have no batch yet
+	watched    bool           // whether a goroutine looks after callers that leave
 }
 
-// member is one commit of a group. The group has it from submit until done has
-// a value.
+// grouped is a member of a group.
+type grouped interface {
+	comparable
+	place() *place
+	// size is the number of bytes that it brings into a transaction.
+	size() int
+}
+
+// place is what a group knows of a member, which it has from submit until done
+// has a value.
+type place struct {
+	ctx context.Context
+	// reading is set, under the group's lock, while what the caller gave is read:
+	// it cannot leave then. left is set when it has left: then nothing of the
+	// caller's is touched any more, and the verdict is given.
+	reading, left bool
+	done          chan struct{} // has room for one
+	verdict       verdict
+	err           error
+}
+
+// commitGroup is the group of commits.
+type commitGroup struct {
+	group[*member]
+	members sync.Pool
+}
+
+// member is one commit of a group.
 type member struct {
-	ctx     context.Context
+	at      place
 	claim   *heldClaim
 	item    *supervisor.WorkItem
 	command *supervisor.TransitionCommand
@@ -38,15 +69,9 @@ type member struct {
 	now           time.Time
 	decision      decision
 	resourceEpoch int64
-
-	// reading is set, under the group's lock, while item and command are read:
-	// its caller cannot leave then. left is set when it has left: then nothing of
-	// the caller's is touched any more, and the verdict is given.
-	reading, left bool
-	done          chan struct{} // has room for one
-	verdict       verdict
-	err           error
 }
+
+func (m *member) place() *place { return &m.at }
 
 // verdict is what became of a member.
 type verdict int
@@ -73,28 +98,28 @@ func (g *commitGroup) member() *member {
 	if m, ok := g.members.Get().(*member); ok {
 		return m
 	}
-	return &member{done: make(chan struct{}, 1)}
+	return &member{at: place{done: make(chan struct{}, 1)}}
 }
 
 // free takes a member back whose verdict was applied.
 func (g *commitGroup) free(m *member) {
-	*m = member{done: m.done}
+	*m = member{at: place{done: m.at.done}}
 	g.members.Put(m)
 }
 
 // submit adds a member and blocks until it is settled or its context has ended.
-func (g *commitGroup) submit(q *Queue, m *member) (verdict, error) {
+func (g *group[M]) submit(q *Queue, m M) (verdict, error) {
 	g.mu.Lock()
 	if q.closed.Err() != nil {
 		g.mu.Unlock()
 		return notSent, ErrClosed
 	}
 	g.waiting = append(g.waiting, m)
-	if g.wantsCommitter(q.options.Committers) {
+	if g.wantsCommitter() {
 		g.committers++
 		g.preparing++
 		// Ends when nothing waits, or others see to it; joined by Close.
-		q.background.Go(func() { g.run(q) })
+		q.background.Go(g.run)
 	}
 	if !g.watched {
 		g.watched = true
@@ -102,8 +127,9 @@ func (g *commitGroup) submit(q *Queue, m *member) (verdict, error) {
 		q.background.Go(func() { g.watch(q) })
 	}
 	g.mu.Unlock()
-	<-m.done
-	return m.verdict, m.err
+	at := m.place()
+	<-at.done
+	return at.verdict, at.err
 }
 
 // Callers that leave are looked for every watchInterval, for as long as there
@@ -115,7 +141,7 @@ const (
 
 // watch answers callers whose context has ended. Asking each context now and
 // then costs a fraction of what a channel of its own for each commit would.
-func (g *commitGroup) watch(q *Queue) {
+func (g *group[M]) watch(q *Queue) {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
 	for idle := 0; ; {
@@ -125,7 +151,7 @@ func (g *commitGroup) watch(q *Queue) {
 		}
 		g.mu.Lock()
 		for n := 0; n < len(g.waiting); {
-			if m := g.waiting[n]; m.ctx.Err() != nil {
+			if m := g.waiting[n].place(); m.ctx.Err() != nil {
 				g.waiting = slices.Delete(g.waiting, n, n+1)
 				m.leave(notSent)
 				continue
@@ -133,9 +159,9 @@ func (g *commitGroup) watch(q *Queue) {
 			n++
 		}
 		for m := range g.sent {
-			if m.ctx.Err() != nil && !m.reading {
+			if at := m.place(); at.ctx.Err() != nil && !at.reading {
 				delete(g.sent, m)
-				m.leave(outcomeUnknown)
+				at.leave(outcomeUnknown)
 			}
 		}
 		idle++
@@ -153,13 +179,13 @@ func (g *commitGroup) watch(q *Queue) {
 
 // leave answers a caller whose context has ended. Whether a member that is in
 // flight was sent already is for the caller to find out.
-func (m *member) leave(v verdict) {
+func (m *place) leave(v verdict) {
 	m.left = true
 	m.settle(v, context.Cause(m.ctx))
 }
 
 // settle gives the verdict.
-func (m *member) settle(v verdict, err error) {
+func (m *place) settle(v verdict, err error) {
 	m.verdict, m.err = v, err
 	m.done <- struct{}{}
 }
@@ -171,9 +197,9 @@ const besideOthers = 64
 // wantsCommitter reports whether what waits is worth one more transaction: where
 // none is in flight, and beside others when as many wait as are in flight, so
 // that batches grow with the load instead of splitting up.
-func (g *commitGroup) wantsCommitter(most int) bool {
+func (g *group[M]) wantsCommitter() bool {
 	switch {
-	case len(g.waiting) == 0 || g.preparing > 0 || g.committers >= most:
+	case len(g.waiting) == 0 || g.preparing > 0 || g.committers >= g.most:
 		return false
 	case g.committers == 0:
 		return true
@@ -182,12 +208,12 @@ func (g *commitGroup) wantsCommitter(most int) bool {
 }
 
 // run commits what waits until nothing does, or others see to it.
-func (g *commitGroup) run(q *Queue) {
+func (g *group[M]) run() {
 	for {
-		q.commitBatch()
+		g.batch()
 		g.mu.Lock()
 		g.committers--
-		if !g.wantsCommitter(q.options.Committers) {
+		if !g.wantsCommitter() {
 			g.mu.Unlock()
 			return
 		}
@@ -198,7 +224,7 @@ func (g *commitGroup) run(q *Queue) {
 }
 
 // take removes the members of the next batch from those that wait.
-func (g *commitGroup) take(most int) []*member {
+func (g *group[M]) take(most int) []M {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.preparing--
@@ -211,7 +237,7 @@ func (g *commitGroup) take(most int) []*member {
 	}
 	batch := slices.Clone(g.waiting[:n])
 	if g.sent == nil {
-		g.sent = make(map[*member]struct{})
+		g.sent = make(map[M]struct{})
 	}
 	for _, m := range batch {
 		g.sent[m] = struct{}{}
@@ -224,34 +250,34 @@ func (g *commitGroup) take(most int) []*member {
 
 // read removes members from a batch whose callers have left, and holds the
 // others until release.
-func (g *commitGroup) read(batch []*member) []*member {
+func (g *group[M]) read(batch []M) []M {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	batch = slices.DeleteFunc(batch, func(m *member) bool { return m.left })
+	batch = slices.DeleteFunc(batch, func(m M) bool { return m.place().left })
 	for _, m := range batch {
-		m.reading = true
+		m.place().reading = true
 	}
 	return batch
 }
 
 // release lets the callers of members leave again.
-func (g *commitGroup) release(batch []*member) {
+func (g *group[M]) release(batch []M) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, m := range batch {
-		m.reading = false
+		m.place().reading = false
 	}
 }
 
 // settle gives members of a batch their verdict, save those whose callers have
 // left.
-func (g *commitGroup) settle(batch []*member, v verdict, err error) {
+func (g *group[M]) settle(batch []M, v verdict, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, m := range batch {
-		if !m.left {
+		if at := m.place(); !at.left {
 			delete(g.sent, m)
-			m.settle(v, err)
+			at.settle(v, err)
 		}
 	}
 }
@@ -267,7 +293,7 @@ func (q *Queue) commitBatch() {
 	conn, err := q.own.Acquire(ctx)
 	if err == nil {
 		defer conn.Release()
-		if commitType, err = q.commitTypeOID(ctx, conn.Conn()); err == nil {
+		if commitType, err = q.commitType.find(ctx, q, conn.Conn()); err == nil {
 			now, err = q.clock(ctx, conn.Conn())
 		}
 	}
@@ -332,7 +358,7 @@ func (q *Queue) decideBatch(a *args, commitType uint32, batch []*member, now tim
 
 // settleApplied gives the verdicts of a batch that was applied at some places:
 // whatever was not has changed since it was decided.
-func (g *commitGroup) settleApplied(batch []*member, places []int) {
+func (g *group[M]) settleApplied(batch []M, places []int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	verdicts := make([]verdict, len(batch))
@@ -343,9 +369,9 @@ func (g *commitGroup) settleApplied(batch []*member, places []int) {
 		verdicts[place] = applied
 	}
 	for n, m := range batch {
-		if !m.left {
+		if at := m.place(); !at.left {
 			delete(g.sent, m)
-			m.settle(verdicts[n], nil)
+			at.settle(verdicts[n], nil)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package pgqueue
 
 import (
+	"context"
+
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/workflow-supervisor/supervisor"
@@ -24,11 +26,11 @@ JOIN {{schema}}.resource r ON r.tenant_no = t.tenant_no
 WHERE t.tenant_id = $1 AND r.resource_id = ANY ($2)`
 
 	sqlAddIntents = `
-INSERT INTO {{schema}}.intent (instance_no, tenant_no, prepared_at, id, state, run_id, capability_id, contract_version,
-    content_digest, idempotency_key, effect, retry_class, tenant_epoch, instance_epoch, resource_epoch, resource_scope_id,
+INSERT INTO {{schema}}.intent (instance_no, tenant_no, prepared_at, id, state, due_at, run_id, capability_no, idempotency_key,
+    effect, retry_class, requires_confirmation, tenant_epoch, instance_epoch, resource_epoch, resource_scope_id,
     lease_epoch, action_epoch, deadline, reservation_id, reservation_token, created_at, input)
-SELECT $1, $2, $3, m.* FROM unnest($4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
-    $11::text[], $12::text[], $13::bigint[], $14::bigint[], $15::bigint[], $16::text[], $17::bigint[], $18::bigint[],
+SELECT $1, $2, $3, m.* FROM unnest($4::text[], $5::text[], $6::timestamptz[], $7::text[], $8::bigint[], $9::text[], $10::text[],
+    $11::text[], $12::boolean[], $13::bigint[], $14::bigint[], $15::bigint[], $16::text[], $17::bigint[], $18::bigint[],
     $19::timestamptz[], $20::text[], $21::bigint[], $22::timestamptz[], $23::text[]) AS m`
 )
 
@@ -42,11 +44,9 @@ func (q *Queue) addIntentLookups(tx *transaction, item *supervisor.WorkItem, com
 	known := &knownIntents{ids: make(map[string]bool), resources: make(map[string]int64)}
 	a := q.store.newArgs()
 	defer q.store.free(a)
-	// Commits of a tenant wait for its pauses and resumes, so that what is read
-	// here stays true.
-	a.text(item.TenantID)
-	tx.add(sqlShareTenant, a, nil)
-	a.reset()
+	// A pause waits for the commits that did not see it, so that what is read here
+	// stays true.
+	q.addBarrier(tx, sqlShareBarrier)
 	a.text(item.TenantID)
 	a.text(item.ID)
 	a.array(pgtype.TextOID, len(intents))
@@ -70,22 +70,38 @@ func (q *Queue) addIntentLookups(tx *transaction, item *supervisor.WorkItem, com
 	return known
 }
 
-// sqlShareTenant keeps the pauses of a tenant's resources out until the
-// transaction ends.
-const sqlShareTenant = `SELECT true FROM {{schema}}.tenant WHERE tenant_id = $1 FOR SHARE`
+// intentCapabilities returns the numbers of the capabilities of a command's intents.
+func (q *Queue) intentCapabilities(ctx context.Context, command *supervisor.TransitionCommand) ([]int64, error) {
+	if len(command.ActionIntents) == 0 {
+		return nil, nil
+	}
+	numbers := make([]int64, len(command.ActionIntents))
+	for n := range command.ActionIntents {
+		no, err := q.capability(ctx, command.ActionIntents[n].Capability)
+		if err != nil {
+			return nil, err
+		}
+		numbers[n] = no
+	}
+	return numbers, nil
+}
 
-// addIntents adds the storing of a command's intents to a transaction.
-func (q *Queue) addIntents(tx *transaction, r *row, command *supervisor.TransitionCommand) {
-	intents := command.ActionIntents
+// addIntents adds the storing of a command's intents, whose capabilities have
+// these numbers, to a transaction, and returns what is stored.
+func (q *Queue) addIntents(tx *transaction, r *row, command *supervisor.TransitionCommand, capabilities []int64) []supervisor.IntentRecord {
+	intents := make([]supervisor.IntentRecord, len(command.ActionIntents))
 	if len(intents) == 0 {
-		return
+		return nil
+	}
+	for n := range intents {
+		intents[n] = supervisor.NewIntentRecord(command.ActionIntents[n], r.now)
 	}
 	a := q.store.newArgs()
 	defer q.store.free(a)
 	column := func(oid uint32, each func(i *supervisor.ActionIntent)) {
 		a.array(oid, len(intents))
 		for n := range intents {
-			each(&intents[n])
+			each(&intents[n].Intent)
 		}
 	}
 	text := func(each func(i *supervisor.ActionIntent) string) {
@@ -99,13 +115,19 @@ func (q *Queue) addIntents(tx *transaction, r *row, command *supervisor.Transiti
 	a.instant(r.now)
 	text(func(i *supervisor.ActionIntent) string { return i.ID })
 	text(func(i *supervisor.ActionIntent) string { return string(i.State) })
+	a.array(pgtype.TimestamptzOID, len(intents))
+	for n := range intents {
+		a.instant(intents[n].DueAt)
+	}
 	text(func(i *supervisor.ActionIntent) string { return i.RunID })
-	text(func(i *supervisor.ActionIntent) string { return i.Capability.ID })
-	text(func(i *supervisor.ActionIntent) string { return i.Capability.ContractVersion })
-	text(func(i *supervisor.ActionIntent) string { return i.Capability.ContentDigest })
+	a.array(pgtype.Int8OID, len(intents))
+	for _, no := range capabilities {
+		a.int8(no)
+	}
 	text(func(i *supervisor.ActionIntent) string { return i.IdempotencyKey })
 	text(func(i *supervisor.ActionIntent) string { return string(i.Effect) })
 	text(func(i *supervisor.ActionIntent) string { return string(i.RetryClass) })
+	column(pgtype.BoolOID, func(i *supervisor.ActionIntent) { a.bool(i.RequiresConfirmation) })
 	number(func(i *supervisor.ActionIntent) int64 { return i.ControlEpochs.Tenant })
 	number(func(i *supervisor.ActionIntent) int64 { return i.ControlEpochs.Instance })
 	number(func(i *supervisor.ActionIntent) int64 { return i.ControlEpochs.Resource })
@@ -130,4 +152,5 @@ func (q *Queue) addIntents(tx *transaction, r *row, command *supervisor.Transiti
 	column(pgtype.TimestamptzOID, func(i *supervisor.ActionIntent) { a.instant(i.CreatedAt) })
 	column(pgtype.TextOID, func(i *supervisor.ActionIntent) { a.raw(i.Input) })
 	tx.add(sqlAddIntents, a, nil)
+	return intents
 }

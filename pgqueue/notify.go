@@ -22,7 +22,7 @@ type notifier struct {
 	mu      sync.Mutex
 	running bool
 	// pending is the earliest due time of each spec, zero being now; the empty
-	// spec is any.
+	// spec is any. What begins with intentMark is about intents.
 	pending map[string]time.Time
 	id      string // of this queue, whose own notices are no news to it
 }
@@ -38,7 +38,7 @@ func (n *notifier) add(specID string, dueAt time.Time) {
 	switch {
 	case !known && len(n.pending) >= noticeSpecs:
 		clear(n.pending)
-		n.pending[""] = time.Time{}
+		n.pending[""], n.pending[intentMark] = time.Time{}, time.Time{}
 	case !known || dueAt.IsZero() || (!earliest.IsZero() && dueAt.Before(earliest)):
 		n.pending[specID] = dueAt
 	}
@@ -52,10 +52,15 @@ const firstQuiet, lastQuiet = 2 * time.Millisecond, 50 * time.Millisecond
 // zero being now.
 func (q *Queue) announce(specID string, dueAt time.Time) {
 	q.waits.announce(specID, dueAt)
+	q.notify(specID, dueAt)
+}
+
+// notify tells waiters of other processes.
+func (q *Queue) notify(name string, dueAt time.Time) {
 	n := &q.notices
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.add(specID, dueAt)
+	n.add(name, dueAt)
 	if !n.running && q.closed.Err() == nil {
 		n.running = true
 		// Ends when nothing is pending; joined by Close.
@@ -142,6 +147,10 @@ func (q *Queue) heard(payload string) {
 		if err != nil {
 			specID, dueAt = nil, time.Time{}
 		}
+		if capability, about := strings.CutPrefix(string(specID), intentMark); about {
+			q.intentWaits.announce(capability, dueAt)
+			continue
+		}
 		q.waits.announce(string(specID), dueAt)
 	}
 }
@@ -157,6 +166,7 @@ func (q *Queue) listen() {
 			for delay := firstRetryDelay; ; delay = min(2*delay, lastRetryDelay) {
 				heard, err := q.hear()
 				q.waits.lookAgain(false)
+				q.intentWaits.lookAgain(false)
 				if q.closed.Err() != nil {
 					return
 				}
@@ -191,6 +201,7 @@ func (q *Queue) hear() (heard bool, err error) {
 	}
 	// What was missed before is looked for.
 	q.waits.lookAgain(true)
+	q.intentWaits.lookAgain(true)
 	for {
 		notification, err := conn.WaitForNotification(q.closed)
 		if err != nil {

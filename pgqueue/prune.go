@@ -11,24 +11,7 @@ import (
 const pruneBatch = 1000
 
 const (
-	// Rows that somebody else has locked are left for the next time.
-	sqlPruneInstances = `
-WITH old AS MATERIALIZED (
-    SELECT r.instance_no FROM {{schema}}.run r
-    WHERE r.finished_at < $1 ORDER BY r.finished_at LIMIT $2
-    FOR UPDATE SKIP LOCKED
-), runs AS (
-    DELETE FROM {{schema}}.run r USING old WHERE r.instance_no = old.instance_no
-), events AS (
-    DELETE FROM {{schema}}.event e USING old WHERE e.instance_no = old.instance_no
-), wakeups AS (
-    DELETE FROM {{schema}}.wakeup w USING old WHERE w.instance_no = old.instance_no
-), intents AS (
-    DELETE FROM {{schema}}.intent n USING old WHERE n.instance_no = old.instance_no
-), instances AS (
-    DELETE FROM {{schema}}.instance i USING old WHERE i.instance_no = old.instance_no
-)
-SELECT count(*) FROM old`
+	sqlPrune = `SELECT {{schema}}.prune_v1($1, $2)`
 
 	// Events are removed instance by instance, so that the latest of each, which
 	// holds the delivery key, is known to stay.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -32,15 +31,19 @@ type Queue struct {
 	background sync.WaitGroup
 	closing    sync.Once
 
-	lanes    laneCache
-	held     heldClaims
-	commits  commitGroup
-	renewals renewGroup
-	waits    waiters
-	notices  notifier
-	watching sync.Once
-	// commitType is the number of the type commit_v1; 0: not known yet.
-	commitType atomic.Uint32
+	lanes                  laneCache
+	held                   heldClaims
+	commits                commitGroup
+	renewals               renewGroup[*renewal]
+	waits                  waiters
+	notices                notifier
+	watching               sync.Once
+	commitType, intentType rowType
+
+	capabilities   capabilityCache
+	intents        group[*intentOp]
+	intentRenewals renewGroup[*intentRenewal]
+	intentWaits    waiters
 }
 
 var (
@@ -49,6 +52,10 @@ var (
 	_ supervisor.Releaser     = (*Queue)(nil)
 	_ supervisor.Waiter       = (*Queue)(nil)
 	_ supervisor.CommitKeeper = (*Queue)(nil)
+
+	_ supervisor.IntentQueue    = (*Queue)(nil)
+	_ supervisor.IntentWaiter   = (*Queue)(nil)
+	_ supervisor.IntentOperator = (*Queue)(nil)
 )
 
 // barrierKey is the advisory lock that commits hold shared, for as long as they
@@ -62,8 +69,8 @@ func (q *Queue) barrierKey() int64 { return q.lockKey() + 1 }
 // the rest of [supervisor.Instances] use it; claims, renewals and commits use
 // connections of the queue's own, made from the pool's configuration when they
 // are first needed: one for renewals, one to listen, and up to
-// Options.Committers + 2 for the rest. The error names every option that cannot
-// be used.
+// Options.Committers * 3/2 + 3 for the rest. The error names every option that
+// cannot be used.
 func New(pool *pgxpool.Pool, options Options) (*Queue, error) {
 	resolved, err := options.resolved()
 	if pool == nil {
@@ -80,17 +87,24 @@ func New(pool *pgxpool.Pool, options Options) (*Queue, error) {
 		pool:    pool,
 	}
 	q.store.prepare()
-	if q.own, err = ownPool(config, resolved.Committers+2); err != nil {
+	if q.own, err = ownPool(config, resolved.Committers+intentCommitters(resolved.Committers)+3); err != nil {
 		return nil, err
 	}
 	if q.renewing, err = ownPool(config, 1); err != nil {
 		q.own.Close()
 		return nil, err
 	}
+	q.commitType.name, q.intentType.name = "commit_v1", "intent_v1"
+	q.commits.most, q.commits.batch = resolved.Committers, q.commitBatch
+	q.intents.most, q.intents.batch = intentCommitters(resolved.Committers), q.intentBatch
+	q.renewals.batch, q.intentRenewals.batch = q.renew, q.renewIntents
 	q.notices.id = newNoticeID()
 	q.closed, q.close = context.WithCancelCause(context.Background())
 	return q, nil
 }
+
+// intentCommitters bounds the transactions for intents beside those for commits.
+func intentCommitters(committers int) int { return (committers + 1) / 2 }
 
 // ownPool makes a pool like the caller's, of another size.
 func ownPool(config *pgxpool.Config, size int) (*pgxpool.Pool, error) {

@@ -1,9 +1,11 @@
 package pgqueue
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,9 +16,12 @@ import (
 
 // renewGroup makes one statement of the renewals that wait while another is in
 // flight. It has a connection to itself, which nothing else can use up.
-type renewGroup struct {
+type renewGroup[R any] struct {
+	// batch renews some and tells each caller; it is set before the first comes.
+	batch func([]R)
+
 	mu      sync.Mutex
-	waiting []*renewal
+	waiting []R
 	running bool
 }
 
@@ -56,19 +61,19 @@ func (q *Queue) Renew(ctx context.Context, lease supervisor.Lease) error {
 	}
 }
 
-func (g *renewGroup) submit(q *Queue, r *renewal) {
+func (g *renewGroup[R]) submit(q *Queue, r R) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.waiting = append(g.waiting, r)
 	if !g.running && q.closed.Err() == nil {
 		g.running = true
 		// Ends when nothing waits; joined by Close.
-		q.background.Go(func() { g.run(q) })
+		q.background.Go(g.run)
 	}
 }
 
 // run renews what waits until nothing does.
-func (g *renewGroup) run(q *Queue) {
+func (g *renewGroup[R]) run() {
 	for {
 		g.mu.Lock()
 		n := min(len(g.waiting), renewBatch)
@@ -80,7 +85,7 @@ func (g *renewGroup) run(q *Queue) {
 			return
 		}
 		g.mu.Unlock()
-		q.renew(batch)
+		g.batch(batch)
 	}
 }
 
@@ -95,6 +100,8 @@ const (
 func (q *Queue) renew(batch []*renewal) {
 	ctx, cancel := context.WithTimeout(q.closed, renewTimeout)
 	defer cancel()
+	// In the order in which all that lock several instances do.
+	slices.SortFunc(batch, func(a, b *renewal) int { return cmp.Compare(a.no, b.no) })
 	a := q.store.newArgs()
 	defer q.store.free(a)
 	column := func(oid uint32, each func(r *renewal)) {

@@ -16,6 +16,7 @@ var migrationFiles embed.FS
 
 var migrations = [...][]string{
 	{"schema/0001.sql", "schema/0001_functions.sql"},
+	{"schema/0002.sql", "schema/0002_functions.sql"},
 }
 
 // SchemaVersion is the version of the schema that this version of the library

@@ -151,29 +151,38 @@ func (q *Queue) WaitDue(ctx context.Context, specIDs []string) error {
 	if err := q.ready(ctx); err != nil {
 		return err
 	}
+	return q.wait(ctx, &q.waits, specIDs, func(w *waiter, since time.Time) (time.Duration, error) {
+		return q.nextDue(ctx, specIDs, since, w)
+	})
+}
+
+// wait blocks until something of some names falls due behind the last claim of
+// them. next says how long to sleep before asking it again; nothing where there
+// is something.
+func (q *Queue) wait(ctx context.Context, waits *waiters, names []string, next func(w *waiter, since time.Time) (time.Duration, error)) error {
 	q.listen()
-	w := &waiter{specIDs: specIDs, wake: make(chan struct{}, 1)}
-	key := specsKey(specIDs)
-	q.waits.mu.Lock()
-	if q.waits.waiting == nil {
-		q.waits.waiting = make(map[*waiter]struct{})
+	w := &waiter{specIDs: names, wake: make(chan struct{}, 1)}
+	key := specsKey(names)
+	waits.mu.Lock()
+	if waits.waiting == nil {
+		waits.waiting = make(map[*waiter]struct{})
 	}
-	q.waits.waiting[w] = struct{}{}
-	seen, claimed := q.waits.seen[key]
-	w.due = claimed && q.waits.news(specIDs, seen.events)
-	q.waits.mu.Unlock()
+	waits.waiting[w] = struct{}{}
+	seen, claimed := waits.seen[key]
+	w.due = claimed && waits.news(names, seen.events)
+	waits.mu.Unlock()
 	defer func() {
-		q.waits.mu.Lock()
-		delete(q.waits.waiting, w)
-		q.waits.mu.Unlock()
+		waits.mu.Lock()
+		delete(waits.waiting, w)
+		waits.mu.Unlock()
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		if q.isDue(w) {
+		if waits.isDue(w) {
 			return nil
 		}
-		delay, err := q.nextDue(ctx, specIDs, seen.at, w)
+		delay, err := next(w, seen.at)
 		if err != nil {
 			return q.wrap(ctx, "wait", err)
 		}
@@ -192,10 +201,10 @@ func (q *Queue) WaitDue(ctx context.Context, specIDs []string) error {
 	}
 }
 
-func (q *Queue) isDue(w *waiter) bool {
-	q.waits.mu.Lock()
-	defer q.waits.mu.Unlock()
-	return w.due
+func (w *waiters) isDue(of *waiter) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return of.due
 }
 
 const sqlNextDue = `SELECT next_at, now FROM {{schema}}.next_due_v1($1, coalesce($2::timestamptz, '-infinity'))`
@@ -215,15 +224,20 @@ func (q *Queue) nextDue(ctx context.Context, specIDs []string, since time.Time, 
 	if err != nil {
 		return 0, err
 	}
-	q.waits.mu.Lock()
-	defer q.waits.mu.Unlock()
+	return q.sleep(&q.waits, w, next, now), nil
+}
+
+// sleep returns how long a waiter sleeps until an instant, zero for none.
+func (q *Queue) sleep(waits *waiters, w *waiter, next, now time.Time) time.Duration {
+	waits.mu.Lock()
+	defer waits.mu.Unlock()
 	w.next = next
 	most := q.options.PollInterval
-	if q.waits.listening {
+	if waits.listening {
 		most = idleLook
 	}
 	if next.IsZero() || next.Sub(now) > most {
-		return most, nil
+		return most
 	}
-	return next.Sub(now), nil
+	return next.Sub(now)
 }

@@ -39,6 +39,8 @@ func arrayOID(element uint32) uint32 {
 		return pgtype.Int8ArrayOID
 	case pgtype.Int4OID:
 		return pgtype.Int4ArrayOID
+	case pgtype.BoolOID:
+		return pgtype.BoolArrayOID
 	case pgtype.TimestamptzOID:
 		return pgtype.TimestamptzArrayOID
 	}
