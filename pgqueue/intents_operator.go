@@ -60,6 +60,10 @@ ORDER BY v.tenant_id, v.instance_id, v.id LIMIT $8`
 func (q *Queue) ListIntents(ctx context.Context, filter supervisor.IntentFilter) iter.Seq2[supervisor.IntentRecord, error] {
 	return func(yield func(supervisor.IntentRecord, error) bool) {
 		fail := func(err error) { yield(supervisor.IntentRecord{}, err) }
+		if err := filter.Validate(); err != nil {
+			fail(err)
+			return
+		}
 		var last supervisor.IntentKey
 		for {
 			if err := q.ready(ctx); err != nil {

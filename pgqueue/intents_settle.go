@@ -3,6 +3,7 @@ package pgqueue
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -15,6 +16,7 @@ import (
 func (q *Queue) MarkIntent(ctx context.Context, work *supervisor.IntentWork) (supervisor.IntentWork, error) {
 	x, err := q.changeIntent(ctx, "mark", &intentOp{
 		key:   work.Key(),
+		held:  true,
 		takes: true,
 		rule: func(x *intentRow, slotFree func() bool) (bool, error) {
 			return x.record.Mark(work, &x.control, slotFree, x.now)
@@ -29,7 +31,7 @@ func (q *Queue) MarkIntent(ctx context.Context, work *supervisor.IntentWork) (su
 // RecordReceipt implements [supervisor.IntentQueue].
 func (q *Queue) RecordReceipt(ctx context.Context, work *supervisor.IntentWork, receipt supervisor.Receipt) error {
 	if err := receipt.Validate(); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", supervisor.ErrCommandRejected, err)
 	}
 	receipt.After = micros(receipt.After)
 	_, err := q.changeIntent(ctx, "receipt of", &intentOp{
@@ -45,11 +47,12 @@ func (q *Queue) RecordReceipt(ctx context.Context, work *supervisor.IntentWork, 
 // SettleIntent implements [supervisor.IntentQueue].
 func (q *Queue) SettleIntent(ctx context.Context, work *supervisor.IntentWork, settlement supervisor.Settlement) error {
 	if err := settlement.Validate(); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", supervisor.ErrCommandRejected, err)
 	}
 	settlement.Delay = micros(settlement.Delay)
 	_, err := q.changeIntent(ctx, "settlement of", &intentOp{
 		key:   work.Key(),
+		held:  true,
 		tells: settlement.State != supervisor.ActionRetryable,
 		bytes: 2 * len(settlement.Output),
 		rule: func(x *intentRow, _ func() bool) (bool, error) {
@@ -66,11 +69,12 @@ func (q *Queue) SettleIntent(ctx context.Context, work *supervisor.IntentWork, s
 // ReleaseIntent implements [supervisor.IntentQueue].
 func (q *Queue) ReleaseIntent(ctx context.Context, work *supervisor.IntentWork, release supervisor.IntentRelease) error {
 	if err := release.Validate(); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", supervisor.ErrCommandRejected, err)
 	}
 	release.After = micros(release.After)
 	_, err := q.changeIntent(ctx, "release of", &intentOp{
-		key: work.Key(),
+		key:  work.Key(),
+		held: true,
 		rule: func(x *intentRow, _ func() bool) (bool, error) {
 			return x.record.Release(work, &release, x.now)
 		},
@@ -87,7 +91,7 @@ func left(r *supervisor.IntentRecord, work *supervisor.IntentWork) bool {
 
 // micros rounds a delay up to what the database can hold.
 func micros(d time.Duration) time.Duration {
-	if rest := d % time.Microsecond; rest > 0 {
+	if rest := d % time.Microsecond; rest > 0 && d < math.MaxInt64-time.Microsecond {
 		return d - rest + time.Microsecond
 	}
 	return d

@@ -24,6 +24,9 @@ type intentOp struct {
 	// first then. takes is whether it may take a slot: those that free one go
 	// before it.
 	tells, takes bool
+	// held is whether only the holder of a lease may do it: an intent that is not
+	// there is nobody's.
+	held bool
 	// bytes is the size of what the rule stores.
 	bytes int
 	// repeated reports, where an earlier attempt may have been applied, that it
@@ -188,7 +191,7 @@ func (q *Queue) decideIntents(ctx context.Context, tx *transaction, ops []*inten
 		x := rows[op.key]
 		switch {
 		case x == nil:
-			op.said = notFound(op.key)
+			op.said = op.missing()
 			continue
 		case x.broken != nil:
 			op.said = &brokenIntentError{key: op.key, cause: x.broken}
@@ -210,9 +213,14 @@ func (q *Queue) decideIntents(ctx context.Context, tx *transaction, ops []*inten
 	return q.writeIntents(ctx, tx, list, limits)
 }
 
-func notFound(key supervisor.IntentKey) error {
+// missing is the error of an intent that is not there.
+func (op *intentOp) missing() error {
+	sentinel := supervisor.ErrNotFound
+	if op.held {
+		sentinel = supervisor.ErrLeaseLost
+	}
 	return fmt.Errorf("pgqueue: intent %q of instance %q of tenant %q: %w",
-		shorten(key.IntentID), shorten(key.InstanceID), shorten(key.TenantID), supervisor.ErrNotFound)
+		shorten(op.key.IntentID), shorten(op.key.InstanceID), shorten(op.key.TenantID), sentinel)
 }
 
 // sortIntents puts rows in the one order in which they are locked and written.
