@@ -101,7 +101,7 @@ func (q *Queue) claimIntents(ctx context.Context, tx *transaction, claim *intent
 		if !claim.full {
 			// A slot may be free for which nobody is due: who was to have it was
 			// withdrawn, or its process died.
-			if parked, err = q.parked(ctx, tx, claim.req.Capabilities, claim.wanted-len(rows)); err != nil {
+			if parked, err = q.parked(ctx, tx, claim.req.Capabilities, nil, true, claim.wanted-len(rows)); err != nil {
 				return err
 			}
 		}

@@ -143,9 +143,11 @@ func (q *Queue) unparkFreed(ctx context.Context, tx *transaction, set *limitSet,
 		return nil, nil
 	}
 	freed := make(map[*slotLimit]int)
+	var by []supervisor.IntentLimit
 	most := 0
 	for _, l := range set.limits {
 		if l.delta < 0 {
+			by = append(by, l.IntentLimit)
 			freed[l] = -l.delta
 			most += -l.delta
 		}
@@ -153,7 +155,7 @@ func (q *Queue) unparkFreed(ctx context.Context, tx *transaction, set *limitSet,
 	if most == 0 {
 		return nil, nil
 	}
-	parked, err := q.parked(ctx, tx, nil, most)
+	parked, err := q.parked(ctx, tx, nil, by, false, most)
 	if err != nil || len(parked) == 0 {
 		return nil, err
 	}
@@ -204,13 +206,28 @@ func (x *intentRow) unpark(set *limitSet) {
 }
 
 // parked locks and reads intents of some capabilities (none: all) that are parked
-// by a limit, those parked longest first, up to most of each tenant and
-// capability. Those that somebody else has locked are left: whoever it is decides
-// about them.
-func (q *Queue) parked(ctx context.Context, tx *transaction, pins []supervisor.CapabilityPin, most int) (parked []*intentRow, err error) {
+// by a limit and covered by one of some limits (none: by any), those parked longest
+// first, up to most of each tenant and capability; with room only where all limits
+// that cover them have room, as far as the database knows. Those that somebody
+// else has locked are left: whoever it is decides about them.
+func (q *Queue) parked(ctx context.Context, tx *transaction, pins []supervisor.CapabilityPin, by []supervisor.IntentLimit, room bool, most int) (parked []*intentRow, err error) {
 	a := q.store.newArgs()
 	defer q.store.free(a)
 	a.pins(pins)
+	if len(by) == 0 {
+		a.null(pgtype.TextArrayOID)
+		a.null(pgtype.TextArrayOID)
+	} else {
+		a.array(pgtype.TextOID, len(by))
+		for n := range by {
+			a.text(by[n].TenantID)
+		}
+		a.array(pgtype.TextOID, len(by))
+		for n := range by {
+			a.text(by[n].CapabilityID)
+		}
+	}
+	a.bool(room)
 	a.int4(min(most, math.MaxInt32))
 	tx.add(sqlParkedIntents, a, func(c *cells) error {
 		x := new(intentRow)
@@ -242,7 +259,7 @@ func (q *Queue) LimitIntents(ctx context.Context, limit supervisor.IntentLimit) 
 		a.text(limit.CapabilityID)
 		a.int8(int64(limit.Max))
 		tx.add(sqlSetLimit, a, nil)
-		parked, err := q.parked(ctx, tx, nil, math.MaxInt32)
+		parked, err := q.parked(ctx, tx, nil, []supervisor.IntentLimit{limit}, true, math.MaxInt32)
 		if err != nil {
 			return err
 		}

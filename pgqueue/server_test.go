@@ -104,6 +104,10 @@ func newSchema(t testing.TB, dsn string) string {
 		}
 		defer conn.Close(ctx)
 		_, err = conn.Exec(ctx, "DROP SCHEMA IF EXISTS "+pgx.Identifier{schema}.Sanitize()+" CASCADE")
+		for isConflict(err) && ctx.Err() == nil {
+			// Sessions of killed processes may still be at work.
+			_, err = conn.Exec(ctx, "DROP SCHEMA IF EXISTS "+pgx.Identifier{schema}.Sanitize()+" CASCADE")
+		}
 		require.NoError(t, err)
 	})
 	return schema

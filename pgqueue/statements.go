@@ -34,7 +34,7 @@ SELECT {{schema}}.store_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $1
 	sqlLoadIntents     = `SELECT * FROM {{schema}}.load_intents_v1($1, $2, $3, $4, $5)`
 	sqlInstanceIntents = `SELECT * FROM {{schema}}.instance_intents_v1($1)`
 	sqlUnparkIntents   = `SELECT {{schema}}.unpark_intents_v1($1, $2, $3)`
-	sqlParkedIntents   = `SELECT * FROM {{schema}}.parked_intents_v1($1, $2, $3, $4)`
+	sqlParkedIntents   = `SELECT * FROM {{schema}}.parked_intents_v1($1, $2, $3, $4, $5, $6, $7)`
 	sqlClaimIntents    = `SELECT * FROM {{schema}}.claim_intents_v1($1, $2, $3, $4, $5)`
 	sqlApplyIntents    = `SELECT {{schema}}.apply_intents_v1($1, $2)`
 	sqlRenewIntents    = `SELECT {{schema}}.renew_intents_v1($1, $2, $3, $4, $5, $6)`

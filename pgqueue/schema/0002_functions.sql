@@ -82,10 +82,12 @@ BEGIN
 END $$;
 
 -- parked_intents locks, without waiting, the intents of some capabilities (NULL:
--- all) that are parked by a limit, of each tenant and capability the p_most that
--- are so longest, and reads them.
+-- all) that are parked by a limit and covered by one of some limits (NULL: by any),
+-- of each tenant and capability the p_most that are so longest, and reads them.
+-- With p_room only where all limits that cover them have room.
 CREATE FUNCTION {{schema}}.parked_intents_v1(
-    p_ids text[], p_versions text[], p_digests text[], p_most integer) RETURNS SETOF {{schema}}.intent_record
+    p_ids text[], p_versions text[], p_digests text[], p_limit_tenants text[], p_limit_capabilities text[], p_room boolean,
+    p_most integer) RETURNS SETOF {{schema}}.intent_record
 LANGUAGE plpgsql
 SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan AS $$
@@ -111,6 +113,12 @@ BEGIN
         v_tenant := v_row.tenant_no;
         v_capability := v_row.capability_no;
         CONTINUE WHEN v_capability <> ALL (v_wanted);
+        CONTINUE WHEN p_limit_tenants IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM unnest(p_limit_tenants, p_limit_capabilities) AS l(tenant_id, capability_id),
+                          {{schema}}.tenant t, {{schema}}.capability c
+            WHERE t.tenant_no = v_tenant AND c.capability_no = v_capability
+              AND (l.tenant_id = '' OR l.tenant_id = t.tenant_id) AND (l.capability_id = '' OR l.capability_id = c.id));
+        CONTINUE WHEN p_room AND NOT {{schema}}.room_v1(v_tenant, v_capability);
         FOR v_row IN
             SELECT n.instance_no, n.id FROM {{schema}}.intent n
             WHERE n.parked = 'limit' AND n.tenant_no = v_tenant AND n.capability_no = v_capability
@@ -125,6 +133,16 @@ BEGIN
     JOIN {{schema}}.intent_record v ON v.instance_no = m.no AND v.id = m.id
     ORDER BY v.parked_at, v.instance_no, v.id;
 END $$;
+
+-- room reports whether all limits that cover a tenant's intents of a capability
+-- have room.
+CREATE FUNCTION {{schema}}.room_v1(p_tenant_no bigint, p_capability_no bigint) RETURNS boolean
+LANGUAGE sql AS $$
+    SELECT NOT EXISTS (
+        SELECT 1 FROM {{schema}}.intent_limit l, {{schema}}.tenant t, {{schema}}.capability c
+        WHERE t.tenant_no = p_tenant_no AND c.capability_no = p_capability_no AND l.used >= l.most
+          AND (l.tenant_id = '' OR l.tenant_id = t.tenant_id) AND (l.capability_id = '' OR l.capability_id = c.id))
+$$;
 
 -- claim_intents locks due intents of some capabilities (NULL: all), without
 -- waiting, and reads them: one of each capability in turn, the least recently
@@ -382,10 +400,7 @@ BEGIN
         v_tenant := v_row.tenant_no;
         v_capability := v_row.capability_no;
         CONTINUE WHEN v_capability <> ALL (p_caps);
-        IF NOT EXISTS (
-            SELECT 1 FROM {{schema}}.intent_limit l, {{schema}}.tenant t, {{schema}}.capability c
-            WHERE t.tenant_no = v_tenant AND c.capability_no = v_capability AND l.used >= l.most
-              AND (l.tenant_id = '' OR l.tenant_id = t.tenant_id) AND (l.capability_id = '' OR l.capability_id = c.id)) THEN
+        IF {{schema}}.room_v1(v_tenant, v_capability) THEN
             RETURN true;
         END IF;
     END LOOP;
