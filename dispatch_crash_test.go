@@ -96,11 +96,10 @@ func (q *mortalQueue) ReleaseIntent(ctx context.Context, work *IntentWork, relea
 	return q.through(func() error { return q.IntentQueue.ReleaseIntent(ctx, work, release) })
 }
 
-// bank is the world outside: it keeps a ledger of what it did, takes repeats
-// under one key as one where it is asked to, and can promise to refuse an
-// identity that it has not seen.
+// bank is the world outside: it keeps a ledger of what it did, takes repeats of
+// class native under one key as one, and can promise to refuse an identity that
+// it has not seen.
 type bank struct {
-	deduplicates bool
 	// asynchronous work is accepted first and ends when it is observed.
 	asynchronous bool
 
@@ -111,10 +110,10 @@ type bank struct {
 	calls    int
 }
 
-func newBank(deduplicates, asynchronous bool) *bank {
+func newBank(asynchronous bool) *bank {
 	return &bank{
-		deduplicates: deduplicates, asynchronous: asynchronous,
-		effects: map[string]int{}, accepted: map[string]bool{}, refused: map[string]bool{},
+		asynchronous: asynchronous,
+		effects:      map[string]int{}, accepted: map[string]bool{}, refused: map[string]bool{},
 	}
 }
 
@@ -126,7 +125,8 @@ func (b *bank) take(handoff *Handoff) (Receipt, error) {
 		return Receipt{}, NotSent(errPlanned)
 	}
 	b.accepted[handoff.Identity()] = true
-	if key := handoff.Intent.IdempotencyKey; !b.deduplicates || b.effects[key] == 0 {
+	deduplicates := handoff.Intent.RetryClass == IdempotencyNative
+	if key := handoff.Intent.IdempotencyKey; !deduplicates || b.effects[key] == 0 {
 		b.effects[key]++
 	}
 	if b.asynchronous {
@@ -229,7 +229,7 @@ func crashAndGoOn(t *testing.T, effect Effect, class IdempotencyMode, reconciles
 				intent.Reservation = &ResourceReservationRef{ID: "r"}
 			}
 		}))
-		world := newBank(class == IdempotencyNative, asynchronous)
+		world := newBank(asynchronous)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		mortal := &mortalQueue{IntentQueue: q, diesAt: step, reached: reached, die: cancel}
@@ -285,18 +285,23 @@ func livesAndDeaths(t *testing.T, random *rand.Rand) {
 	classes := []IdempotencyMode{IdempotencyNone, IdempotencyNative, IdempotencyReconcileBeforeRetry, IdempotencyNeverAutomaticRetry}
 	var all []func(*WorkItem) ActionIntent
 	for n := range intents {
-		all = append(all, of(fmt.Sprint(n), classes[n%len(classes)]))
+		all = append(all, of(fmt.Sprint(n), classes[n%len(classes)], func(i *ActionIntent) {
+			if n%3 == 0 {
+				i.ResourceScopeID = "r"
+			}
+			if n%5 == 0 {
+				i.Deadline = time.Now().Add(time.Duration(1+n) * 3 * time.Minute)
+			}
+		}))
 	}
 	q := queueWithIntents(t, all...)
-	world := newBank(false, random.IntN(2) == 0)
-	world.effects = map[string]int{}
+	world := newBank(random.IntN(2) == 0)
 	var mu sync.Mutex
 	chance := func(one int) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return random.IntN(one) == 0
 	}
-	// Native keys are one effect however often they come.
 	dispatch := func(_ context.Context, handoff *Handoff) (Receipt, error) {
 		switch {
 		case chance(6):
@@ -304,12 +309,7 @@ func livesAndDeaths(t *testing.T, random *rand.Rand) {
 		case chance(8):
 			return Receipt{}, errPlanned // before any effect, but who knows
 		}
-		if handoff.Intent.RetryClass == IdempotencyNative {
-			world.mu.Lock()
-			world.calls++
-			world.effects[handoff.Intent.IdempotencyKey] = 1
-			world.mu.Unlock()
-		} else if _, err := world.take(handoff); err != nil {
+		if _, err := world.take(handoff); err != nil {
 			return Receipt{}, err
 		}
 		if chance(4) {
@@ -350,7 +350,21 @@ func livesAndDeaths(t *testing.T, random *rand.Rand) {
 		mortal := &mortalQueue{IntentQueue: q, diesAt: 1 + random.IntN(30), reached: random.IntN(2) == 0, die: cancel}
 		_, _ = RunDispatchPass(ctx, mortal, registry, Settings{LeaseDuration: 30 * time.Second, DrainTimeout: time.Second, Concurrency: 1 + random.IntN(8)})
 		cancel()
+		scope := []Scope{{TenantID: "t1"}, {TenantID: "t1", InstanceID: "a"}, {TenantID: "t1", ResourceID: "r"}}[random.IntN(3)]
+		switch random.IntN(12) {
+		case 0:
+			require.NoError(t, q.Pause(t.Context(), scope))
+		case 1, 2:
+			require.NoError(t, q.Resume(t.Context(), scope))
+		case 3:
+			if random.IntN(10) == 0 {
+				require.NoError(t, q.Cancel(t.Context(), "t1", "a"))
+			}
+		}
 		time.Sleep(time.Duration(random.IntN(90)) * time.Second)
+	}
+	for _, scope := range []Scope{{TenantID: "t1"}, {TenantID: "t1", InstanceID: "a"}, {TenantID: "t1", ResourceID: "r"}} {
+		require.NoError(t, q.Resume(t.Context(), scope))
 	}
 	time.Sleep(time.Hour)
 	_ = dispatchUntil2(t, q, registry)

@@ -214,7 +214,7 @@ func TestTheReceiptOfAnAbandonedCallIsKept(t *testing.T) {
 func TestAStalledDispatcherDoesNotCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queueWithIntents(t, of("i", IdempotencyReconcileBeforeRetry))
-		world := newBank(false, false)
+		world := newBank(false)
 		registry := providers(t, world.provider(true, func(bool) {}), ProviderOptions{})
 		stalled := true
 		settings := Settings{DrainTimeout: time.Second, Observer: &Observer{DispatchStart: func(DispatchInfo) {
@@ -246,7 +246,7 @@ func TestAStalledDispatcherDoesNotCall(t *testing.T) {
 func TestALateCallOfAnIdentityThatWasRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queueWithIntents(t, of("i", IdempotencyReconcileBeforeRetry))
-		world := newBank(false, false)
+		world := newBank(false)
 		late := world.provider(true, func(after bool) {
 			if !after && world.calls == 0 && len(world.refused) == 0 {
 				time.Sleep(10 * time.Minute) // the request is on its way
