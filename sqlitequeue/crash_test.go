@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -64,15 +65,23 @@ func stepUntilKilled(ctx context.Context, path string) (err error) {
 	if err != nil {
 		return err
 	}
+	l, err := ledgerOf(path)
+	if err != nil {
+		return err
+	}
 	fmt.Fprintln(os.Stdout, "open")
 	var workers sync.WaitGroup
-	failures := make([]error, 5)
+	failures := make([]error, 7)
 	for n := range failures {
 		random := rand.New(rand.NewPCG(seed, uint64(n)))
 		workers.Go(func() {
-			if n == 0 {
+			switch {
+			case n == 0:
 				failures[n] = deliverUntilKilled(ctx, q, random)
-			} else {
+			case n <= 2:
+				d := crashDispatcher{q: q, ledger: l, random: random, out: os.Stdout}
+				failures[n] = d.untilKilled(ctx)
+			default:
 				failures[n] = commitUntilKilled(ctx, q, random)
 			}
 		})
@@ -133,11 +142,7 @@ func commitStep(ctx context.Context, q *Queue, item *supervisor.WorkItem, random
 		return nil, err
 	}
 	command.ConsumedWakeups = state.Consumed
-	command.ActionIntents = []supervisor.ActionIntent{{
-		ID: fmt.Sprint("intent ", state.Step), TenantID: item.TenantID, InstanceID: item.ID, RunID: item.RunID,
-		Capability: crashPin, IdempotencyKey: "k", State: supervisor.ActionPrepared, Effect: supervisor.EffectRead,
-		RetryClass: supervisor.IdempotencyNative, ControlEpochs: item.ControlEpochs, LeaseEpoch: item.LeaseVersion, ActionEpoch: item.StateVersion,
-	}}
+	command.ActionIntents = crashIntents(item, state.Step)
 	var kept *supervisor.WorkItem
 	switch random.IntN(3) {
 	case 0:
@@ -165,6 +170,15 @@ type reported struct {
 	started   map[string]bool
 	delivered map[string][]string
 	committed map[string]map[int64]int
+	// settled are intents by their instance and the step that made them.
+	settled map[string]map[string]bool
+}
+
+func newReported() reported {
+	return reported{
+		started: make(map[string]bool), delivered: make(map[string][]string), committed: make(map[string]map[int64]int),
+		settled: make(map[string]map[string]bool),
+	}
 }
 
 // read takes in the output of a process up to where it was killed.
@@ -177,6 +191,11 @@ func (r *reported) read(output io.Reader) {
 			r.started[fields[1]] = true
 		case len(fields) == 3 && fields[0] == "delivered":
 			r.delivered[fields[1]] = append(r.delivered[fields[1]], fields[2])
+		case len(fields) == 3 && fields[0] == "settled":
+			if r.settled[fields[1]] == nil {
+				r.settled[fields[1]] = make(map[string]bool)
+			}
+			r.settled[fields[1]][fields[2]] = true
 		case len(fields) == 3 && fields[0] == "committed":
 			version, err := strconv.ParseInt(fields[2], 10, 64)
 			if err != nil {
@@ -202,18 +221,14 @@ func TestCrash(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	path := filepath.Join(t.TempDir(), "queue.db")
-	all := &reported{
-		started: make(map[string]bool), delivered: make(map[string][]string), committed: make(map[string]map[int64]int),
-	}
+	all := newReported()
 	for round := range rounds {
 		// Two processes at once; one of them is killed from outside after a
 		// while, the other at its own n-th write or from outside, too.
 		var processes sync.WaitGroup
 		parts := make([]reported, 2)
 		for n := range parts {
-			parts[n] = reported{
-				started: make(map[string]bool), delivered: make(map[string][]string), committed: make(map[string]map[int64]int),
-			}
+			parts[n] = newReported()
 			env := []string{fmt.Sprintf("%s=%d", seedVariable, random.Uint64())}
 			if n == 0 && round%2 == 0 {
 				env = append(env, fmt.Sprintf("%s=%d", killVariable, 1+random.IntN(200)))
@@ -254,6 +269,8 @@ func TestCrash(t *testing.T) {
 	}
 	t.Logf("%d commits in %d rounds", commits, rounds)
 	require.Positive(t, commits)
+	drainIntents(t, path)
+	all.verify(t, path, rounds)
 }
 
 // A process that is killed at any write of its first migration leaves a file that
@@ -289,6 +306,12 @@ func (r *reported) add(other *reported) {
 		for version, times := range versions {
 			r.committed[id][version] += times
 		}
+	}
+	for id, steps := range other.settled {
+		if r.settled[id] == nil {
+			r.settled[id] = make(map[string]bool)
+		}
+		maps.Copy(r.settled[id], steps)
 	}
 }
 
@@ -328,10 +351,7 @@ func (r *reported) verify(t *testing.T, path string, round int) {
 			require.Equal(t, 1, times, "round %d: version %d of %s was committed twice", round, reported, id)
 		}
 		r.verifyWakeups(t, q, id, consumed, snapshot.PendingWakeups)
-		var intents int64
-		require.NoError(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM supervisor_intents WHERE instance =
-			(SELECT key FROM supervisor_instances WHERE id = ?)`, id).Scan(&intents))
-		require.Equal(t, version, intents, "round %d: intents of %s", round, id)
+		r.verifyIntents(t, q, path, id, version, round)
 	}
 }
 
