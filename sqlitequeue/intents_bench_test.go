@@ -165,7 +165,7 @@ func BenchmarkDispatch(b *testing.B) {
 			writes = 2
 		}
 		b.Run(fmt.Sprintf("%s/writes=%d", class, writes), func(b *testing.B) {
-			const chunk = 10_000
+			const chunk = 2_000
 			committing, dispatching := openDefault(b), openDefault(b)
 			fill(b, committing, benchInstances)
 			var commits, settles time.Duration

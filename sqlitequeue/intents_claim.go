@@ -72,7 +72,7 @@ const (
 		UNION ALL SELECT (SELECT min(capability) FROM supervisor_intents WHERE due_at IS NOT NULL AND capability > pin)
 			FROM pins WHERE pin IS NOT NULL)
 		SELECT pin FROM pins WHERE pin IS NOT NULL`
-	setIntentAside = `UPDATE supervisor_intents SET version = version + 1, due_at = ? WHERE key = ?`
+	setIntentAside = `UPDATE supervisor_intents SET version = version + 1, due_at = ?, limit_key = NULL WHERE key = ?`
 )
 
 func (c *intentClaim) run(t *transaction) ([]supervisor.IntentWork, error) {

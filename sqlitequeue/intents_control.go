@@ -34,14 +34,15 @@ func (t *transaction) cancelIntents(instance *entry, now instant) error {
 	return nil
 }
 
-// resumeIdle is IntentRecord.Unpark for all intents of a scope that wait for a
-// hand-off and are not due by themselves.
+// IntentRecord.Unpark for all intents of a scope that wait for a hand-off and are
+// not due by themselves. Statistics of a small table must not have the whole of
+// a large one read.
 const (
-	resumeIdle = `UPDATE supervisor_intents SET version = version + 1, parked = 0, due_at = ?1, idle = 0, limit_key = NULL
-		WHERE idle = 1 AND (due_at IS NULL OR due_at > ?1)`
-	resumeIdleTenant   = resumeIdle + ` AND tenant = ?2`
-	resumeIdleResource = resumeIdle + ` AND tenant = ?2 AND resource_id = ?3`
-	resumeIdleInstance = resumeIdle + ` AND instance = ?2`
+	resumeIdle = ` SET version = version + 1, parked = 0, due_at = ?1, idle = 0, limit_key = NULL
+		WHERE idle = 1 AND (due_at IS NULL OR due_at > ?1) AND `
+	resumeIdleTenant   = `UPDATE supervisor_intents INDEXED BY supervisor_intents_idle` + resumeIdle + `tenant = ?2`
+	resumeIdleResource = `UPDATE supervisor_intents INDEXED BY supervisor_intents_idle` + resumeIdle + `tenant = ?2 AND resource_id = ?3`
+	resumeIdleInstance = `UPDATE supervisor_intents` + resumeIdle + `instance = ?2`
 )
 
 // resumeIntents makes the waiting intents of a scope due that is resumed:

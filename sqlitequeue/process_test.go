@@ -29,6 +29,7 @@ const (
 
 var roles = map[string]func(ctx context.Context, path string) error{
 	"complete": completeAll,
+	"commit":   commitOne,
 	"migrate":  migrateOnce,
 	"start":    startOne,
 	"step":     stepUntilKilled,
