@@ -185,14 +185,9 @@ func (r *reported) verifyIntents(t *testing.T, q *Queue, path, id string, versio
 	l, err := ledgerOf(path)
 	require.NoError(t, err)
 	told := make(map[string]bool)
-	rows, err := q.DB().QueryContext(t.Context(), `SELECT w.id FROM supervisor_wakeups w JOIN supervisor_instances i ON i.key = w.instance WHERE i.id = ?`, id)
-	require.NoError(t, err)
-	for rows.Next() {
-		var wakeup string
-		require.NoError(t, rows.Scan(&wakeup))
+	for _, wakeup := range texts(t, q, `SELECT w.id FROM supervisor_wakeups w JOIN supervisor_instances i ON i.key = w.instance WHERE i.id = ?`, id) {
 		told[wakeup] = true
 	}
-	require.NoError(t, errors.Join(rows.Err(), rows.Close()))
 	count := int64(0)
 	for record, err := range q.ListIntents(t.Context(), supervisor.IntentFilter{TenantID: supervisor.DefaultTenantID, InstanceID: id}) {
 		require.NoError(t, err)

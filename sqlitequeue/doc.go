@@ -30,6 +30,13 @@
 // clock is the host's, which within a process never goes backwards and never
 // gives one instant twice.
 //
+// # Intents
+//
+// The queue is also one of intents: [supervisor.IntentQueue] with
+// [supervisor.IntentWaiter], and [supervisor.IntentOperator]. Limits are the
+// file's and hold for all processes. The turns that capabilities take are each
+// process's own. Output of a success is kept byte for byte but for white space.
+//
 // # Not guaranteed
 //
 // The file has to be on a local disk: the locks of network file systems do not

@@ -83,8 +83,6 @@ const intentWidth = 38
 // parkings are what intents are parked by, as it is stored.
 var parkings = [...]supervisor.IntentParking{supervisor.NotParked, supervisor.ParkedByPause, supervisor.ParkedByLimit}
 
-const parkedByLimit = 2
-
 // scan reads intentColumns. The key is read also where the rest is malformed.
 func (e *intent) scan(rows *rows) error {
 	*e = intent{
