@@ -90,11 +90,16 @@ func fieldOf(file, name string) string {
 	return ""
 }
 
-// revision names the commit of the working tree, where git knows one.
-func revision(ctx context.Context) string {
-	text, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude", "*").Output()
+// revision names the commit of the working tree, where git knows one, and says
+// so where files other than results have changed since.
+func revision(ctx context.Context, results string) string {
+	commit, err := exec.CommandContext(ctx, "git", "rev-parse", "--short", "HEAD").Output()
 	if err != nil {
 		return ""
 	}
-	return strings.TrimSpace(string(text))
+	changed, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--untracked-files=no", "--", ":/", ":(exclude)"+results).Output()
+	if err != nil || len(changed) > 0 {
+		return strings.TrimSpace(string(commit)) + ", changed"
+	}
+	return strings.TrimSpace(string(commit))
 }

@@ -197,7 +197,7 @@ func (b *bench) runPart(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	part := &Part{Began: time.Now(), Revision: revision(ctx), Settings: b.settings(name), Scale: b.scale, Machine: machine}
+	part := &Part{Began: time.Now(), Revision: revision(ctx, b.folder), Settings: b.settings(name), Scale: b.scale, Machine: machine}
 	before := b.results.Parts[name]
 	b.results.Parts[name] = part
 	switch name {

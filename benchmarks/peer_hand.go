@@ -144,7 +144,7 @@ func handContender(name string, moving bool) *contender {
 		about: about,
 		unit:  "a claim's update, an update and an event, in statements of 100",
 		lacks: "all but lease, fence and event",
-		units: 100_000,
+		units: 60_000,
 		prepare: func(ctx context.Context, s *stage, units int) (work, error) {
 			items := (units + transitionsPerInstance - 1) / transitionsPerInstance
 			h, err := newHandLoop(ctx, s, items, 0, moving)
