@@ -40,6 +40,8 @@ type bench struct {
 	scale            float64
 	cases            *regexp.Regexp
 	starts           int
+	quiet            float64
+	times            int
 	waiting, tenants []int
 	lasting, window  time.Duration
 	folder           string
@@ -86,6 +88,8 @@ func parse(args []string, out io.Writer) (*bench, error) {
 	flags.IntVar(&b.rounds, "rounds", 5, "rounds of each case")
 	flags.Float64Var(&b.scale, "scale", 1, "factor of the units of a round")
 	flags.IntVar(&b.starts, "starts", 100, "starts of a round of latency at scale 1")
+	flags.Float64Var(&b.quiet, "quiet", 0.1, "share of the machine that other processes may use during a round; more, and it is repeated")
+	flags.IntVar(&b.times, "times", 3, "how often a round is made at most; the least disturbed counts")
 	flags.DurationVar(&b.lasting, "lasting", 0, "how long each case of sustained lasts")
 	flags.DurationVar(&b.window, "window", 30*time.Second, "window of sustained")
 	flags.StringVar(&b.folder, "out", "results", "folder of the results; parts that are not run keep theirs")
@@ -267,7 +271,7 @@ func (b *bench) record(part string, m Measurement) {
 	p := b.results.Parts[part]
 	p.Measurements = append(p.Measurements, m)
 	fmt.Fprintf(b.log, "%-10s %-44s %2d", part, m.Case, m.Round+1)
-	for _, value := range []string{perSecond, ratio, clientSeconds, serverSeconds, walBytes, allocations, p50, p99, highest, tableRows, tableBytes, indexBytes} {
+	for _, value := range []string{perSecond, ratio, clientSeconds, serverSeconds, walBytes, allocations, others, p50, p99, highest, tableRows, tableBytes, indexBytes} {
 		if v, ok := m.Values[value]; ok {
 			fmt.Fprintf(b.log, "  %s %s", value, figure(v))
 		}

@@ -46,7 +46,7 @@ func TestSmoke(t *testing.T) {
 	var log strings.Builder
 	err := command(t.Context(), []string{
 		"-dsn", testDSN(t), "-out", folder, "-rounds", "1", "-scale", "0.0005", "-lasting", "300ms", "-window", "100ms",
-		"-waiting", "10,20", "-tenants", "1,3",
+		"-waiting", "10,20", "-tenants", "1,3", "-times", "1",
 	}, &log)
 	require.NoError(t, err, log.String())
 	results, err := readResults(folder)

@@ -12,6 +12,9 @@ type reading struct {
 	at             time.Time
 	client, server float64
 	hasServer      bool
+	// busy is the processor time of the whole machine.
+	busy    float64
+	hasBusy bool
 	wal            int64
 	mallocs        uint64
 }
@@ -34,6 +37,7 @@ func (m meter) read(ctx context.Context) (r reading, err error) {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
 		return r, err
 	}
+	r.busy, r.hasBusy = busySeconds()
 	r.client = float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9
 	r.at = time.Now()
 	return r, nil
@@ -72,6 +76,11 @@ func perUnit(before, after reading, elapsed time.Duration, units int) map[string
 	}
 	if after.hasServer && before.hasServer {
 		values[serverSeconds] = (after.server - before.server) / n * 1000
+	}
+	if after.hasBusy && before.hasBusy {
+		ours := after.client - before.client + after.server - before.server
+		share := (after.busy - before.busy - ours) / (elapsed.Seconds() * float64(runtime.NumCPU()))
+		values[others] = min(max(share, 0), 1)
 	}
 	if after.wal > 0 {
 		values[walBytes] = float64(after.wal-before.wal) / n

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
@@ -23,6 +24,11 @@ func TestPerUnit(t *testing.T) {
 	values := perUnit(reading{}, reading{}, time.Second, 1)
 	require.NotContains(t, values, serverSeconds)
 	require.NotContains(t, values, walBytes)
+	require.NotContains(t, values, others)
+	// Of what the machine did, 8 s were ours, 2 s were not.
+	before.hasBusy, after.hasBusy, after.busy = true, true, 10
+	share := 2 / (2 * float64(runtime.NumCPU()))
+	require.InDelta(t, share, perUnit(before, after, 2*time.Second, 1000)[others], 1e-9)
 }
 
 func TestMeasure(t *testing.T) {

@@ -280,10 +280,10 @@ func (p *Part) scale() float64 {
 
 func settingSection(r *Results, b *strings.Builder) {
 	b.WriteString("\n## Setting\n\n")
-	t := &table{header: []string{"part", "ran", "took", "revision", "settings"}, text: true}
+	t := &table{header: []string{"part", "ran", "took", "revision", "settings", "others' share of the machine: median, highest"}, text: true}
 	for _, name := range slices.Sorted(maps.Keys(r.Parts)) {
 		p := r.Parts[name]
-		t.add(name, p.Began.UTC().Format("2006-01-02 15:04"), fmt.Sprintf("%.0f s", p.Seconds), p.Revision, p.Settings)
+		t.add(name, p.Began.UTC().Format("2006-01-02 15:04"), fmt.Sprintf("%.0f s", p.Seconds), p.Revision, p.Settings, p.disturbance())
 	}
 	b.WriteString(t.String())
 	var described []string
@@ -313,4 +313,19 @@ func (m Machine) String() string {
 	list("Modules", m.Modules)
 	list("Server", m.Server)
 	return b.String()
+}
+
+// disturbance says how much of the machine others used.
+func (p *Part) disturbance() string {
+	var shares []float64
+	for _, m := range p.Measurements {
+		if share, ok := m.Values[others]; ok {
+			shares = append(shares, share*100)
+		}
+	}
+	if len(shares) == 0 {
+		return none
+	}
+	s := summarize(shares)
+	return fmt.Sprintf("%.0f %%, %.0f %%", s.Median, s.Highest)
 }

@@ -25,10 +25,10 @@ func madeUp() *Results {
 	}
 	return &Results{Parts: map[string]*Part{
 		partThroughput: part(
-			at("by hand, pgx", 0, perSecond, 40_000.0, clientSeconds, 0.01, serverSeconds, 0.03, walBytes, 1000.0, allocations, 6.0),
+			at("by hand, pgx", 0, perSecond, 40_000.0, clientSeconds, 0.01, serverSeconds, 0.03, walBytes, 1000.0, allocations, 6.0, others, 0.2),
 			at("pgqueue", 0, perSecond, 20_000.0, ratio, 0.5, clientSeconds, 0.02, serverSeconds, 0.04, walBytes, 800.0, allocations, 12.0),
-			at("by hand, pgx", 1, perSecond, 50_000.0),
-			at("pgqueue", 1, perSecond, 30_000.0, ratio, 0.6),
+			at("by hand, pgx", 1, perSecond, 50_000.0, others, 0.05),
+			at("pgqueue", 1, perSecond, 30_000.0, ratio, 0.6, others, 0.01),
 		),
 		partLatency: part(
 			at(handInProcess, 0, p50, 1.5, p99, 2.0, highest, 3.0, samples, 100.0),
@@ -65,7 +65,7 @@ func TestReport(t *testing.T) {
 		"| run | 10,000 | 1.0 + 2.0 | 10,000 | 2.0 + 2.0 | 10,000 | 2.0 + 2.0 |",
 		"| go-workflows | 400 | 0.0100 | – | – |",
 		"| MemoryWorkQueue | 10,000 | 0.10 | 10,000 | – |",
-		"| throughput | 2026-01-02 03:04 | 6 s | abc1234 | 5 rounds |",
+		"| throughput | 2026-01-02 03:04 | 6 s | abc1234 | 5 rounds | 5 %, 20 % |",
 		"- Modules: example.org/peer v1.0.0.",
 	} {
 		require.Contains(t, report, line)

@@ -1,9 +1,6 @@
 package main
 
-import (
-	"context"
-	"maps"
-)
+import "context"
 
 // group is a set of contenders with the reference that they are measured against.
 type group struct {
@@ -62,17 +59,19 @@ func (b *bench) throughput(ctx context.Context, part string, db *database, g gro
 			if !b.wanted(c.name) {
 				continue
 			}
-			reference, err := g.reference.once(ctx, db, b.scaled(g.reference.units))
+			reference, values, err := calmest(b.quiet, b.times, func() (map[string]float64, map[string]float64, error) {
+				reference, err := g.reference.once(ctx, db, b.scaled(g.reference.units))
+				if err != nil {
+					return nil, nil, err
+				}
+				values, err := c.once(ctx, db, b.scaled(c.units))
+				return reference, values, err
+			})
 			if err != nil {
 				return err
 			}
-			b.record(part, Measurement{g.reference.name, round, reference})
-			values, err := c.once(ctx, db, b.scaled(c.units))
-			if err != nil {
-				return err
-			}
-			values = maps.Clone(values)
 			values[ratio] = values[perSecond] / reference[perSecond]
+			b.record(part, Measurement{g.reference.name, round, reference})
 			b.record(part, Measurement{c.name, round, values})
 		}
 	}
