@@ -15,8 +15,8 @@ type reading struct {
 	// busy is the processor time of the whole machine.
 	busy    float64
 	hasBusy bool
-	wal            int64
-	mallocs        uint64
+	wal     int64
+	mallocs uint64
 }
 
 // meter reads what this process and the server have used. Without a database it
