@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -42,6 +43,7 @@ type bench struct {
 	starts           int
 	quiet            float64
 	times            int
+	more             bool
 	waiting, tenants []int
 	lasting, window  time.Duration
 	folder           string
@@ -52,7 +54,7 @@ type bench struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	var err error
 	if order := os.Getenv(starterVariable); order != "" {
 		err = runStarter(ctx, order, os.Stdin, os.Stdout)
@@ -90,6 +92,7 @@ func parse(args []string, out io.Writer) (*bench, error) {
 	flags.IntVar(&b.starts, "starts", 100, "starts of a round of latency at scale 1")
 	flags.Float64Var(&b.quiet, "quiet", 0.1, "share of the machine that other processes may use during a round; more, and it is repeated")
 	flags.IntVar(&b.times, "times", 3, "how often a round is made at most; the least disturbed counts")
+	flags.BoolVar(&b.more, "append", false, "add rounds to those in the results, instead of replacing them")
 	flags.DurationVar(&b.lasting, "lasting", 0, "how long each case of sustained lasts")
 	flags.DurationVar(&b.window, "window", 30*time.Second, "window of sustained")
 	flags.StringVar(&b.folder, "out", "results", "folder of the results; parts that are not run keep theirs")
@@ -225,7 +228,11 @@ func (b *bench) runPart(ctx context.Context, name string) error {
 		return err
 	}
 	part.Seconds = time.Since(part.Began).Seconds()
-	if b.cases.String() != "" && before != nil {
+	switch {
+	case before == nil:
+	case b.more:
+		part.extend(before)
+	case b.cases.String() != "":
 		part.merge(before)
 	}
 	return b.results.write(b.folder)
@@ -243,17 +250,29 @@ func (p *Part) merge(before *Part) {
 	p.Measurements = append(kept, p.Measurements...)
 }
 
+// extend puts the measurements of an earlier run before those of this one, whose
+// rounds are counted on.
+func (p *Part) extend(before *Part) {
+	next := make(map[string]int)
+	for _, m := range before.Measurements {
+		next[m.Case] = max(next[m.Case], m.Round+1)
+	}
+	for n := range p.Measurements {
+		p.Measurements[n].Round += next[p.Measurements[n].Case]
+	}
+	p.Measurements = append(slices.Clone(before.Measurements), p.Measurements...)
+	p.Began = before.Began
+	p.Seconds += before.Seconds
+	if p.Revision != before.Revision {
+		p.Revision = before.Revision + ", " + p.Revision
+	}
+}
+
 // settings describes what of the flags a part depends on.
 func (b *bench) settings(part string) string {
-	text := fmt.Sprintf("%d rounds", b.rounds)
-	switch part {
-	case partSustained:
+	text := fmt.Sprintf("scale %g", b.scale)
+	if part == partSustained {
 		text = fmt.Sprintf("%v in windows of %v", b.lasting, b.window)
-	case partSteady:
-		text = "one run"
-	}
-	if b.scale != 1 {
-		text += fmt.Sprintf(", scale %g", b.scale)
 	}
 	return text
 }

@@ -151,6 +151,17 @@ func TestCasesAreMerged(t *testing.T) {
 	require.Equal(t, []Measurement{{Case: "b", Round: 0}, {Case: "a", Round: 7}}, again.Measurements)
 }
 
+func TestRoundsAreAppended(t *testing.T) {
+	before := &Part{Revision: "a", Seconds: 1, Measurements: []Measurement{{Case: "a", Round: 0}, {Case: "b", Round: 0}, {Case: "a", Round: 1}}}
+	more := &Part{Revision: "b", Seconds: 2, Measurements: []Measurement{{Case: "a", Round: 0}, {Case: "b", Round: 0}, {Case: "c", Round: 0}}}
+	more.extend(before)
+	require.Equal(t, &Part{Revision: "a, b", Seconds: 3, Measurements: []Measurement{
+		{Case: "a", Round: 0}, {Case: "b", Round: 0}, {Case: "a", Round: 1},
+		{Case: "a", Round: 2}, {Case: "b", Round: 1}, {Case: "c", Round: 0},
+	}}, more)
+	require.Equal(t, "1–3", more.rounds())
+}
+
 func TestParse(t *testing.T) {
 	t.Setenv(dsnVariable, "")
 	b, err := parse([]string{"-only", "sqlite,memory"}, io.Discard)

@@ -280,10 +280,10 @@ func (p *Part) scale() float64 {
 
 func settingSection(r *Results, b *strings.Builder) {
 	b.WriteString("\n## Setting\n\n")
-	t := &table{header: []string{"part", "ran", "took", "revision", "settings", "others' share of the machine: median, highest"}, text: true}
+	t := &table{header: []string{"part", "ran", "took", "revision", "rounds", "settings", "others' share of the machine: median, highest"}, text: true}
 	for _, name := range slices.Sorted(maps.Keys(r.Parts)) {
 		p := r.Parts[name]
-		t.add(name, p.Began.UTC().Format("2006-01-02 15:04"), fmt.Sprintf("%.0f s", p.Seconds), p.Revision, p.Settings, p.disturbance())
+		t.add(name, p.Began.UTC().Format("2006-01-02 15:04"), fmt.Sprintf("%.0f s", p.Seconds), p.Revision, p.rounds(), p.Settings, p.disturbance())
 	}
 	b.WriteString(t.String())
 	var described []string
@@ -328,4 +328,20 @@ func (p *Part) disturbance() string {
 	}
 	s := summarize(shares)
 	return fmt.Sprintf("%.0f %%, %.0f %%", s.Median, s.Highest)
+}
+
+// rounds says how many rounds the cases have.
+func (p *Part) rounds() string {
+	counts := make(map[string]int)
+	for _, m := range p.Measurements {
+		counts[m.Case] = max(counts[m.Case], m.Round+1)
+	}
+	if len(counts) == 0 {
+		return "0"
+	}
+	values := slices.Sorted(maps.Values(counts))
+	if least, most := values[0], values[len(values)-1]; least != most {
+		return fmt.Sprintf("%d–%d", least, most)
+	}
+	return fmt.Sprint(values[0])
 }

@@ -11,7 +11,7 @@ import (
 func madeUp() *Results {
 	part := func(measurements ...Measurement) *Part {
 		return &Part{
-			Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Seconds: 6, Revision: "abc1234", Settings: "5 rounds", Scale: 1,
+			Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Seconds: 6, Revision: "abc1234", Settings: "scale 1", Scale: 1,
 			Machine:      Machine{Cores: 2, Go: "go1.26", Modules: map[string]string{"example.org/peer": "v1.0.0"}},
 			Measurements: measurements,
 		}
@@ -65,7 +65,7 @@ func TestReport(t *testing.T) {
 		"| run | 10,000 | 1.0 + 2.0 | 10,000 | 2.0 + 2.0 | 10,000 | 2.0 + 2.0 |",
 		"| go-workflows | 400 | 0.0100 | – | – |",
 		"| MemoryWorkQueue | 10,000 | 0.10 | 10,000 | – |",
-		"| throughput | 2026-01-02 03:04 | 6 s | abc1234 | 5 rounds | 5 %, 20 % |",
+		"| throughput | 2026-01-02 03:04 | 6 s | abc1234 | 2 | scale 1 | 5 %, 20 % |",
 		"- Modules: example.org/peer v1.0.0.",
 	} {
 		require.Contains(t, report, line)
