@@ -92,10 +92,13 @@ func (n *notifier) run(q *Queue) {
 	}
 }
 
-// send is best effort: who misses a notice polls.
+// send is best effort: who misses a notice polls. Close waits for the last one,
+// so that a program which starts something and ends is heard at once.
 func (q *Queue) send(payload string) {
-	ctx, cancel := context.WithTimeout(q.closed, sendTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.closed), sendTimeout)
 	defer cancel()
+	stop := context.AfterFunc(q.closed, func() { time.AfterFunc(lastSendTimeout, cancel) })
+	defer stop()
 	_ = q.store.on(ctx, q.own, func(conn *pgx.Conn) error {
 		// Nothing is lost with it, so that it need not wait for the disk. The
 		// literals hold nothing that would have to be quoted.
@@ -104,8 +107,9 @@ func (q *Queue) send(payload string) {
 	})
 }
 
-// sendTimeout bounds statements that the queue sends on its own account.
-const sendTimeout = 10 * time.Second
+// sendTimeout bounds statements that the queue sends on its own account,
+// lastSendTimeout what is left of them when it is closed.
+const sendTimeout, lastSendTimeout = 10 * time.Second, time.Second
 
 // channel is the channel of the schema, whatever its name.
 func (q *Queue) channel() string { return "supervisor_" + strconv.FormatUint(uint64(q.lockKey()), 16) }
