@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -73,13 +74,15 @@ func (b *bench) latency(ctx context.Context) error {
 			if !b.wanted(c.name) {
 				continue
 			}
-			times, err := b.latencyOnce(ctx, &c)
+			times, share, err := b.latencyOnce(ctx, &c)
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
-			b.record("latency", Measurement{c.name, round, map[string]float64{
+			values := map[string]float64{
 				p50: percentile(times, 50), p99: percentile(times, 99), highest: percentile(times, 100), samples: float64(len(times)),
-			}})
+			}
+			maps.Copy(values, share)
+			b.record(partLatency, Measurement{c.name, round, values})
 		}
 	}
 	return nil
@@ -88,19 +91,25 @@ func (b *bench) latency(ctx context.Context) error {
 // latencyTimeout bounds how long the last arrival is waited for.
 const latencyTimeout = time.Minute
 
-func (b *bench) latencyOnce(ctx context.Context, c *latencyCase) (times []float64, err error) {
+// latencyOnce returns the times of one round in milliseconds, and how much
+// others disturbed it where the system tells.
+func (b *bench) latencyOnce(ctx context.Context, c *latencyCase) (times []float64, share map[string]float64, err error) {
 	count := max(b.scaled(b.starts), 1) + warmups
 	s, err := newStage(ctx, b.db)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, s.close(ctx)) }()
 	arrived := newArrivals(count)
 	system, err := c.prepare(ctx, s, arrived.began)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, system.stop()) }()
+	before, err := meter{db: b.db}.read(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
 	var started []time.Time
 	if c.across {
 		var finish func() error
@@ -111,19 +120,27 @@ func (b *bench) latencyOnce(ctx context.Context, c *latencyCase) (times []float6
 		started, err = startSlots(ctx, count, system.start)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	select {
 	case <-arrived.all:
 	case <-time.After(latencyTimeout):
-		return nil, errors.New("not all that was started began")
+		return nil, nil, errors.New("not all that was started began")
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, nil, ctx.Err()
+	}
+	after, err := meter{db: b.db}.read(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	share = make(map[string]float64)
+	if v, ok := perUnit(before, after, after.at.Sub(before.at), count)[others]; ok {
+		share[others] = v
 	}
 	for n := warmups; n < count; n++ {
 		times = append(times, float64(arrived.at[slotID(n)].Sub(started[n]).Microseconds())/1000)
 	}
-	return times, nil
+	return times, share, nil
 }
 
 func slotID(n int) string { return "start-" + strconv.Itoa(n) }

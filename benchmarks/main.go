@@ -43,7 +43,7 @@ type bench struct {
 	starts           int
 	quiet            float64
 	times            int
-	more             bool
+	more, render     bool
 	waiting, tenants []int
 	lasting, window  time.Duration
 	folder           string
@@ -93,6 +93,7 @@ func parse(args []string, out io.Writer) (*bench, error) {
 	flags.Float64Var(&b.quiet, "quiet", 0.1, "share of the machine that other processes may use during a round; more, and it is repeated")
 	flags.IntVar(&b.times, "times", 3, "how often a round is made at most; the least disturbed counts")
 	flags.BoolVar(&b.more, "append", false, "add rounds to those in the results, instead of replacing them")
+	flags.BoolVar(&b.render, "render", false, "measure nothing, write the report anew from the results")
 	flags.DurationVar(&b.lasting, "lasting", 0, "how long each case of sustained lasts")
 	flags.DurationVar(&b.window, "window", 30*time.Second, "window of sustained")
 	flags.StringVar(&b.folder, "out", "results", "folder of the results; parts that are not run keep theirs")
@@ -112,8 +113,10 @@ func parse(args []string, out io.Writer) (*bench, error) {
 	check(err)
 	b.tenants, err = numbers("tenants", *tenants)
 	check(err)
-	b.parts, err = b.choose(*only)
-	check(err)
+	if !b.render {
+		b.parts, err = b.choose(*only)
+		check(err)
+	}
 	if b.rounds < 1 {
 		check(fmt.Errorf("rounds is %d, must be positive", b.rounds))
 	}
@@ -180,6 +183,9 @@ func (b *bench) run(ctx context.Context) error {
 	var err error
 	if b.results, err = readResults(b.folder); err != nil {
 		return err
+	}
+	if b.render {
+		return b.results.write(b.folder)
 	}
 	if slices.ContainsFunc(b.parts, needsDatabase) {
 		if b.db, err = openDatabase(ctx, b.dsn); err != nil {

@@ -144,6 +144,16 @@ func TestPartThatFailsKeepsEarlierResults(t *testing.T) {
 	require.Equal(t, "earlier", results.Parts[partMemory].Revision)
 }
 
+func TestRender(t *testing.T) {
+	folder := t.TempDir()
+	require.NoError(t, madeUp().write(folder))
+	require.NoError(t, os.Remove(filepath.Join(folder, "README.md")))
+	require.NoError(t, command(t.Context(), []string{"-render", "-out", folder}, io.Discard))
+	report, err := os.ReadFile(filepath.Join(folder, "README.md"))
+	require.NoError(t, err)
+	require.Equal(t, madeUp().report(), string(report))
+}
+
 func TestCasesAreMerged(t *testing.T) {
 	before := &Part{Measurements: []Measurement{{Case: "a", Round: 0}, {Case: "b", Round: 0}, {Case: "a", Round: 1}}}
 	again := &Part{Measurements: []Measurement{{Case: "a", Round: 7}}}

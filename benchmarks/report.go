@@ -14,7 +14,8 @@ func (r *Results) report() string {
 
 Written by [the program one folder up](..), which says what is measured and how. Figures are the median of the rounds (lowest–highest).
 Ratios are of pairs: each round of a case follows a round of its reference at once, so that what disturbs the machine for
-longer disturbs both.
+longer disturbs both. The last section says how much other processes disturbed it: where they took much of the machine,
+throughputs and latencies are too bad by far and their ratios rough, and CPU, WAL and allocations say more.
 `)
 	for _, section := range []func(*Results, *strings.Builder){
 		postgresSection, latencySection, growthSection, sustainedSection, steadySection, sqliteSection, memorySection, settingSection,
@@ -51,23 +52,33 @@ func (r *Results) charts() map[string]string {
 
 // costTable is the table of a group of contenders.
 func costTable(p *Part, server bool) *table {
-	header := []string{"case", "units/s", "÷ reference", "CPU s per 1,000: client"}
+	header := []string{"case", "units/s", "÷ reference", "CPU s: client"}
 	if server {
-		header = append(header, "+ server", "sum", "WAL B/unit")
+		header = append(header, "+ server", "sum", "sum ÷ reference", "WAL B/unit")
 	}
 	t := newTable(append(header, "allocs/unit")...)
 	for _, name := range p.cases() {
 		cells := []string{name, ranged(p.summary(name, perSecond)), ranged(p.summary(name, ratio)), middle(p.summary(name, clientSeconds))}
 		if server {
-			sum := none
-			if p.summary(name, serverSeconds).Count > 0 {
-				sum = figure(p.summary(name, clientSeconds).Median + p.summary(name, serverSeconds).Median)
+			sum, relative := none, none
+			if cpu, ok := p.cpu(name); ok {
+				sum = figure(cpu)
+				if reference, ok := p.cpu(p.cases()[0]); ok {
+					relative = figure(cpu / reference)
+				}
 			}
-			cells = append(cells, middle(p.summary(name, serverSeconds)), sum, middle(p.summary(name, walBytes)))
+			cells = append(cells, middle(p.summary(name, serverSeconds)), sum, relative, middle(p.summary(name, walBytes)))
 		}
 		t.add(append(cells, middle(p.summary(name, allocations)))...)
 	}
 	return t
+}
+
+// cpu returns the seconds that client and server together take for a thousand
+// units, where both are known.
+func (p *Part) cpu(name string) (seconds float64, ok bool) {
+	client, server := p.summary(name, clientSeconds), p.summary(name, serverSeconds)
+	return client.Median + server.Median, client.Count > 0 && server.Count > 0
 }
 
 // contenderTable says what the cases are.
@@ -94,7 +105,7 @@ func postgresSection(r *Results, b *strings.Builder) {
 ![throughput on PostgreSQL](%s.svg)
 
 A unit is claim, a step that does nothing, and a commit of its result; of each peer the nearest that it has. The reference is
-the loop by hand.
+the loop by hand. CPU is in seconds per 1,000 units.
 
 %s
 %s`, partThroughput, costTable(p, true), contenderTable(p, postgresGroup()))
@@ -170,7 +181,7 @@ func growthSection(r *Results, b *strings.Builder) {
 	if p == nil {
 		return
 	}
-	t := newTable("beside", "by hand, µs", "pgqueue, µs", "pgqueue ÷ by hand, throughput", "pgqueue, CPU s per 1,000")
+	t := newTable("beside", "by hand, µs", "pgqueue, µs", "pgqueue ÷ by hand, throughput", "CPU s per 1,000: by hand", "pgqueue")
 	var held strings.Builder
 	for _, name := range p.cases() {
 		size, ours := strings.CutPrefix(name, growthPgqueue+": ")
@@ -186,6 +197,7 @@ func growthSection(r *Results, b *strings.Builder) {
 			return ranged(summarize(list))
 		}
 		t.add(size, micros(hand), micros(name), ranged(p.summary(name, ratio)),
+			figure(p.summary(hand, clientSeconds).Median+p.summary(hand, serverSeconds).Median),
 			figure(p.summary(name, clientSeconds).Median+p.summary(name, serverSeconds).Median))
 		if strings.Contains(size, "held") {
 			fmt.Fprintf(&held, "\nWith a snapshot held it grows with each round, in µs: by hand %s; pgqueue %s.\n", series(p, hand), series(p, name))

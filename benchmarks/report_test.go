@@ -35,7 +35,7 @@ func madeUp() *Results {
 			at("pgqueue, in process", 0, p50, 3.0, p99, 4.0, highest, 5.0, samples, 100.0),
 		),
 		partGrowth: part(
-			at("by hand: 10 waiting, 1 tenant, snapshot held", 0, perSecond, 10_000.0),
+			at("by hand: 10 waiting, 1 tenant, snapshot held", 0, perSecond, 10_000.0, clientSeconds, 0.02, serverSeconds, 0.03),
 			at("pgqueue: 10 waiting, 1 tenant, snapshot held", 0, perSecond, 5_000.0, ratio, 0.5, clientSeconds, 0.1, serverSeconds, 0.2),
 			at("pgqueue: 10 waiting, 1 tenant, snapshot held", 1, perSecond, 4_000.0, ratio, 0.4),
 		),
@@ -55,10 +55,10 @@ func madeUp() *Results {
 func TestReport(t *testing.T) {
 	report := madeUp().report()
 	for _, line := range []string{
-		"| by hand, pgx | 45,000 (40,000–50,000) | – | 0.0100 | 0.0300 | 0.0400 | 1,000 | 6.00 |",
-		"| pgqueue | 25,000 (20,000–30,000) | 0.55 (0.50–0.60) | 0.0200 | 0.0400 | 0.0600 | 800 | 12.0 |",
+		"| by hand, pgx | 45,000 (40,000–50,000) | – | 0.0100 | 0.0300 | 0.0400 | 1.00 | 1,000 | 6.00 |",
+		"| pgqueue | 25,000 (20,000–30,000) | 0.55 (0.50–0.60) | 0.0200 | 0.0400 | 0.0600 | 1.50 | 800 | 12.0 |",
 		"| pgqueue, in process | 3.00 | 2.00 | 4.00 | 5.00 | 100 |",
-		"| 10 waiting, 1 tenant, snapshot held | 100 | 225 (200–250) | 0.45 (0.40–0.50) | 0.30 |",
+		"| 10 waiting, 1 tenant, snapshot held | 100 | 225 (200–250) | 0.45 (0.40–0.50) | 0.0500 | 0.30 |",
 		"by hand 100; pgqueue 200, 250.",
 		"| pgqueue | 1,000 | 900 | 0.90 |",
 		"| by hand | 500 |  | 1.00 |",
