@@ -143,7 +143,7 @@ func handContender(name string, moving bool) *contender {
 		name:  name,
 		about: about,
 		unit:  "a claim's update, an update and an event, in statements of 100",
-		lacks: "all but lease, fence and event",
+		lacks: "everything but lease, fence and event",
 		units: 60_000,
 		prepare: func(ctx context.Context, s *stage, units int) (work, error) {
 			items := (units + transitionsPerInstance - 1) / transitionsPerInstance

@@ -78,7 +78,7 @@ func memoryHandContender(name string) *contender {
 		name:  name,
 		about: "a mutex, a heap and a slice of events, one goroutine",
 		unit:  "a claim, a state and an event",
-		lacks: "all but lease, fence and event",
+		lacks: "everything but lease, fence and event",
 		units: 500_000,
 		prepare: func(_ context.Context, _ *stage, units int) (work, error) {
 			m := &memoryHand{left: max(units/transitionsPerInstance, 1)}

@@ -133,7 +133,7 @@ func sqliteHandContender(name string) *contender {
 		name:  name,
 		about: "100 rows per claim and per commit, one connection, modernc.org/sqlite, WAL, synchronous FULL",
 		unit:  "a claim's update, an update and an event; a transaction per 100",
-		lacks: "all but lease, fence and event",
+		lacks: "everything but lease, fence and event",
 		units: 60_000,
 		prepare: func(ctx context.Context, s *stage, units int) (work, error) {
 			return newSQLiteHand(ctx, s, max(units/transitionsPerInstance, 1))
