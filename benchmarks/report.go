@@ -14,8 +14,7 @@ func (r *Results) report() string {
 
 Written by [the program one folder up](..), which says what is measured and how. Figures are the median of the rounds (lowest–highest).
 Ratios are of pairs: each round of a case follows a round of its reference at once, so that what disturbs the machine for
-longer disturbs both. The last section says how much other processes disturbed it: where they took much of the machine,
-throughputs and latencies are too bad by far and their ratios rough, and CPU, WAL and allocations say more.
+longer disturbs both. The last section says how much other processes used of it.
 `)
 	for _, section := range []func(*Results, *strings.Builder){
 		postgresSection, latencySection, growthSection, sustainedSection, steadySection, sqliteSection, memorySection, settingSection,
@@ -101,14 +100,14 @@ func postgresSection(r *Results, b *strings.Builder) {
 	}
 	fmt.Fprintf(b, `
 ## Throughput on PostgreSQL
-
+%s
 ![throughput on PostgreSQL](%s.svg)
 
 A unit is claim, a step that does nothing, and a commit of its result; of each peer the nearest that it has. The reference is
 the loop by hand. CPU is in seconds per 1,000 units.
 
 %s
-%s`, partThroughput, costTable(p, true), contenderTable(p, postgresGroup()))
+%s`, p.warning(), partThroughput, costTable(p, true), contenderTable(p, postgresGroup()))
 }
 
 func sqliteSection(r *Results, b *strings.Builder) {
@@ -118,13 +117,13 @@ func sqliteSection(r *Results, b *strings.Builder) {
 	}
 	fmt.Fprintf(b, `
 ## Throughput on SQLite
-
+%s
 ![throughput on SQLite](%s.svg)
 
 %s
 %s
 go-workflows has no backend for PostgreSQL in this version.
-`, partSQLite, costTable(p, false), contenderTable(p, sqliteGroup()))
+`, p.warning(), partSQLite, costTable(p, false), contenderTable(p, sqliteGroup()))
 }
 
 func memorySection(r *Results, b *strings.Builder) {
@@ -143,7 +142,7 @@ func memorySection(r *Results, b *strings.Builder) {
 		}
 		t.add(name, ranged(summarize(nanos)), ranged(p.summary(name, ratio)), middle(summarize(cpu)), middle(p.summary(name, allocations)))
 	}
-	fmt.Fprintf(b, "\n## In memory\n\n%s\n%s", t, contenderTable(p, memoryGroup()))
+	fmt.Fprintf(b, "\n## In memory\n%s\n%s\n%s", p.warning(), t, contenderTable(p, memoryGroup()))
 }
 
 func latencySection(r *Results, b *strings.Builder) {
@@ -168,12 +167,12 @@ func latencySection(r *Results, b *strings.Builder) {
 	}
 	fmt.Fprintf(b, `
 ## Start latency of an idle system
-
+%s
 From before the call that starts something to the first line of what was started, %d starts a second at random moments.
 p50 and p99 are of a round; the table has their median and range.
 
 %s
-%s`, startsPerSecond, t, about)
+%s`, p.warning(), startsPerSecond, t, about)
 }
 
 func growthSection(r *Results, b *strings.Builder) {
@@ -205,11 +204,11 @@ func growthSection(r *Results, b *strings.Builder) {
 	}
 	fmt.Fprintf(b, `
 ## Beside waiting instances
-
+%s
 Wall time per transition (a claim each) of some thousand instances that are due again and again, beside others that wait. By
 hand there are no tenants; the loop that moves due times.
 
-%s%s`, t, held.String())
+%s%s`, p.warning(), t, held.String())
 }
 
 // series lists the microseconds per unit of each round.
@@ -275,11 +274,11 @@ func steadySection(r *Results, b *strings.Builder) {
 	}
 	fmt.Fprintf(b, `
 ## Steady state
-
+%s
 %s transitions over %s instances that never complete, kept claims, Prune each %v of what is older than that: %s transitions/s.
 Space that Prune frees inside a table is used again, not given back.
 
-%s`, grouped(steadyUnits*p.scale()), grouped(steadyInstances), steadyPrune, middle(p.summary("transitions", perSecond)), t)
+%s`, p.warning(), grouped(steadyUnits*p.scale()), grouped(steadyInstances), steadyPrune, middle(p.summary("transitions", perSecond)), t)
 }
 
 // scale is the scale of the measurements, 1 unless set.
@@ -327,19 +326,40 @@ func (m Machine) String() string {
 	return b.String()
 }
 
+// loud is the share of the machine that others may use before figures of wall
+// time say little.
+const loud = 0.2
+
+// warning is a paragraph for a part that others disturbed much, else nothing.
+func (p *Part) warning() string {
+	share := p.shares().Median
+	if share <= loud {
+		return ""
+	}
+	return fmt.Sprintf(`
+> Other processes used %.0f %% of the machine meanwhile (median of the rounds). Throughputs and latencies are too bad by far, and
+> more so where much is done by turns between processes; ratios are rough. Measure again on a machine that does nothing else.
+`, share*100)
+}
+
 // disturbance says how much of the machine others used.
 func (p *Part) disturbance() string {
+	s := p.shares()
+	if s.Count == 0 {
+		return none
+	}
+	return fmt.Sprintf("%.0f %%, %.0f %%", s.Median*100, s.Highest*100)
+}
+
+// shares sums up the shares of the machine that others used.
+func (p *Part) shares() summary {
 	var shares []float64
 	for _, m := range p.Measurements {
 		if share, ok := m.Values[others]; ok {
-			shares = append(shares, share*100)
+			shares = append(shares, share)
 		}
 	}
-	if len(shares) == 0 {
-		return none
-	}
-	s := summarize(shares)
-	return fmt.Sprintf("%.0f %%, %.0f %%", s.Median, s.Highest)
+	return summarize(shares)
 }
 
 // rounds says how many rounds the cases have.

@@ -90,3 +90,12 @@ func TestResultsComeBack(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, madeUp(), back)
 }
+
+func TestReportWarnsOfOthers(t *testing.T) {
+	results := madeUp()
+	require.NotContains(t, results.report(), "Other processes used")
+	for n := range results.Parts[partThroughput].Measurements {
+		results.Parts[partThroughput].Measurements[n].Values[others] = 0.62
+	}
+	require.Contains(t, results.report(), "## Throughput on PostgreSQL\n\n> Other processes used 62 % of the machine meanwhile")
+}
