@@ -28,11 +28,11 @@ func TestMemoryAgreesWithModel(t *testing.T) {
 			a := &agreement{
 				report: t.Errorf, unsupported: func(error) {}, ctx: t.Context(), seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), exact: true,
 				sides: [2]side{
-					{name: "memory", queue: memory, client: memory, release: memory, keep: memory, now: time.Now},
-					{name: "model", queue: m, client: m, release: m, keep: m, now: time.Now},
+					{name: "memory", queue: memory, client: memory, release: memory, keep: memory, intents: memory, operator: memory, now: time.Now},
+					{name: "model", queue: m, client: m, release: m, keep: m, intents: m, operator: m, now: time.Now},
 				},
 			}
-			a.run(120)
+			a.run(180)
 		})
 	}
 }
@@ -44,6 +44,10 @@ func TestAgreementFindsFaults(t *testing.T) {
 		"attemptNotCounted": {attemptNotCounted: true},
 		"cancelKeepsEpoch":  {cancelKeepsEpoch: true},
 		"digestIgnored":     {digestIgnored: true},
+		"cancelLeaves":      {cancelLeaves: true},
+		"proofIgnored":      {proofIgnored: true},
+		"receiptFenced":     {receiptFenced: true},
+		"tellsSilently":     {tellsSilently: true},
 		"neverConsumes":     {neverConsumes: true},
 		"noFence":           {noFence: true},
 		"retryFloorIgnored": {retryFloorIgnored: true},

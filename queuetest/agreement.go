@@ -34,11 +34,17 @@ func agreementCases() []testCase {
 					report: x.Errorf, unsupported: x.unsupported, ctx: x.ctx, seed: seed + run, rand: rand.New(rand.NewPCG(seed+run, 0)),
 					prefix: fmt.Sprintf("%s %d ", x.tenant, run),
 					sides: [2]side{
-						{name: "this queue", queue: x.WorkQueue, client: x.Instances, release: x.release, keep: x.keep, now: x.now},
-						{name: "memory", queue: memory, client: memory, release: memory, keep: memory, now: time.Now},
+						{
+							name: "this queue", queue: x.WorkQueue, client: x.Instances, release: x.release, keep: x.keep,
+							intents: x.intents, operator: x.operator, now: x.now,
+						},
+						{
+							name: "memory", queue: memory, client: memory, release: memory, keep: memory,
+							intents: memory, operator: memory, now: time.Now,
+						},
 					},
 				}
-				if a.run(80); a.failed {
+				if a.run(120); a.failed {
 					return
 				}
 			}
@@ -53,7 +59,11 @@ type side struct {
 	client  supervisor.Instances
 	release supervisor.Releaser     // nil: none is called
 	keep    supervisor.CommitKeeper // nil: none is called
-	now     func() time.Time
+	// intents and operator are called where both sides have both; else no
+	// intents are made.
+	intents  supervisor.IntentQueue
+	operator supervisor.IntentOperator
+	now      func() time.Time
 }
 
 // agreement drives two queues through the same random calls and compares every
@@ -72,7 +82,8 @@ type agreement struct {
 	exact bool
 
 	log    []string
-	claims [][2]supervisor.WorkItem // all that were ever claimed, also stale ones
+	claims [][2]supervisor.WorkItem   // all that were ever claimed, also stale ones
+	works  [][2]supervisor.IntentWork // the same of intents
 	keys   int
 	failed bool
 }
@@ -123,10 +134,11 @@ func class(err error) string {
 	}
 	for _, sentinel := range []error{
 		supervisor.ErrLeaseLost, supervisor.ErrStateConflict, supervisor.ErrDeliveryConflict, supervisor.ErrNotFound,
-		supervisor.ErrFinished, supervisor.ErrEpochStale, supervisor.ErrCommandRejected,
+		supervisor.ErrFinished, supervisor.ErrEpochStale, supervisor.ErrCommandRejected, supervisor.ErrReceiptConflict,
+		supervisor.ErrIntentConflict, supervisor.ErrIntentRefused,
 	} {
 		if errors.Is(err, sentinel) {
-			return sentinel.Error()
+			return sentinel.Error() + " " + string(refusal(err))
 		}
 	}
 	return "of another kind"
@@ -206,7 +218,13 @@ func (a *agreement) call() {
 		scope.ResourceID = "r"
 	}
 	at, when := a.instant()
-	switch a.rand.IntN(17) {
+	kinds := 17
+	if a.dispatches() {
+		kinds = 30
+	}
+	switch kind := a.rand.IntN(kinds); kind {
+	default:
+		a.intentCall(kind-17, tenant, id)
 	case 0, 1:
 		start, text := a.instance(tenant, id)
 		a.both("Start "+target+" at "+when+" "+text, func(_ int, s *side) (any, error) {
@@ -286,7 +304,7 @@ func (a *agreement) instance(tenant, id string) (start func(*side) supervisor.In
 		ID: id, RunID: "00000000-0000-4000-8000-000000000001", TenantID: tenant, SpecID: a.prefix + a.pick("s1", "s2"),
 		DefinitionID: "d", WorkflowRevision: 1, WorkflowRevisionDigest: "1", ExecutionProfileID: "p",
 		ExecutionProfileRevision: 1, ExecutionProfileDigest: "p", KernelABIVersion: "1",
-		CapabilityPins: []supervisor.CapabilityPin{pin()}, Config: json.RawMessage(`{"c":1}`),
+		CapabilityPins: a.pins(), Config: json.RawMessage(`{"c":1}`),
 	}
 	var startsIn, expiresIn, drainsIn time.Duration
 	policy := &instance.Lifecycle
@@ -356,6 +374,9 @@ func (a *agreement) claim() {
 		slices.SortFunc(items, func(a, b supervisor.WorkItem) int {
 			return cmp.Or(strings.Compare(a.TenantID, b.TenantID), strings.Compare(a.ID, b.ID))
 		})
+		for n := range items {
+			sortWakeups(&items[n])
+		}
 		claims[n] = items
 		if len(items) == 0 {
 			return nil, err
@@ -412,14 +433,11 @@ func (a *agreement) commit(item *[2]supervisor.WorkItem) {
 			consumed = append(consumed, w.ID)
 		}
 	}
-	intent := ""
-	if a.rand.IntN(4) == 0 && a.dispatches() {
-		intent = a.pick("i1", "i2", "i3", "i4", "i5")
-	}
+	intent, intentText := a.intent()
 	keep := a.rand.IntN(2) == 0 && a.sides[0].keep != nil && a.sides[1].keep != nil
 	var kept [2]*supervisor.WorkItem
-	what := fmt.Sprintf("commit of %s with %s, %+v, key %q, digest %q, intent %q, consuming %v, keep %v",
-		a.describe(&item[0]), text, outcome, key, digest, intent, consumed, keep)
+	what := fmt.Sprintf("commit of %s with %s, %+v, key %q, digest %q, intent %s, consuming %v, keep %v",
+		a.describe(&item[0]), text, outcome, key, digest, intentText, consumed, keep)
 	a.both(what, func(n int, s *side) (any, error) {
 		item := &item[n]
 		command := supervisor.TransitionCommand{
@@ -427,32 +445,22 @@ func (a *agreement) commit(item *[2]supervisor.WorkItem) {
 			EventPayload: json.RawMessage(fmt.Sprint(step)), NextState: json.RawMessage(fmt.Sprintf(`{"step":%d}`, step)),
 			Outcome: outcome, ConsumedWakeups: consumed, Disposition: disposition(s),
 		}
-		if intent != "" {
-			i := preparedIntent(item, intent)
-			i.ResourceScopeID = "r"
-			command.ActionIntents = []supervisor.ActionIntent{i}
+		if intent != nil {
+			command.ActionIntents = []supervisor.ActionIntent{intent(s, item)}
 		}
 		if !keep {
 			return nil, s.queue.CommitCommand(a.ctx, item, &command)
 		}
 		next, err := s.keep.CommitAndKeep(a.ctx, item, &command, a.leaseFor())
 		kept[n] = next
+		if next != nil {
+			sortWakeups(next)
+		}
 		return next, err
 	})
 	if kept[0] != nil && kept[1] != nil {
 		a.claims = append(a.claims, [2]supervisor.WorkItem{*kept[0], *kept[1]})
 	}
-}
-
-// dispatches reports whether both queues do what follows from intents: those of
-// a cancelled instance are withdrawn, and it is told.
-func (a *agreement) dispatches() bool {
-	for n := range a.sides {
-		if _, ok := a.sides[n].queue.(supervisor.IntentQueue); !ok {
-			return false
-		}
-	}
-	return true
 }
 
 // compareViews compares all that can be seen of the instances.
@@ -477,6 +485,9 @@ func (a *agreement) compareViews() {
 					history.WriteString(a.text(s, event) + class(err) + "\n")
 				}
 				views[n]["the history of "+name] = history.String()
+			}
+			if a.dispatches() {
+				a.viewIntents(s, tenant, views[n])
 			}
 		}
 	}

@@ -33,6 +33,20 @@ func TestMinimalQueuePasses(t *testing.T) {
 	RunInBubbles(t, func(*testing.T) Queue { return minimal(newModel(broken{})) })
 }
 
+// minimalIntents is minimal for a queue that is also one of intents.
+func minimalIntents(m *model) Queue {
+	queue := minimal(m)
+	queue.WorkQueue = struct {
+		bareQueue
+		bareIntents
+	}{bareQueue{m}, bareIntents{m}}
+	return queue
+}
+
+func TestMinimalQueueOfIntentsPasses(t *testing.T) {
+	RunInBubbles(t, func(*testing.T) Queue { return minimalIntents(newModel(broken{})) })
+}
+
 // someInstances has a few methods of Instances, and no others.
 type someInstances struct {
 	NoInstances
@@ -71,6 +85,10 @@ func TestSkipsNameWhatIsMissing(t *testing.T) {
 		{"clock/wrong-host-clock", "Queue.ShiftHost", minimal},
 		{"admission/denied", "Queue.Deny", minimal},
 		{"fencing/another-handle", "Queue.Reopen", minimal},
+		{"intent-claim/order", "supervisor.IntentQueue", minimal},
+		{"intent-wait/commit", "supervisor.IntentWaiter", minimalIntents},
+		{"intent-confirm/awaits", "supervisor.IntentOperator", minimalIntents},
+		{"intent-cancel/repeated", "supervisor.Instances", minimalIntents},
 		{"pause/tenant", "Pause", func(m *model) Queue {
 			queue := minimal(m)
 			queue.Instances = someInstances{m: m}

@@ -79,7 +79,7 @@ func (m *model) free(i *supervisor.ActionIntent, count func(*modelIntent) bool) 
 		for _, r := range m.rows {
 			for _, other := range r.intents {
 				held := other.HoldsSlot() || m.unknownHolds && other.Intent.State == supervisor.ActionUnknown
-				if m.limitForgetsInFlight && other.MarkedAt.Before(m.limitsSince[scope]) {
+				if m.limitForgetsInFlight && !other.MarkedAt.After(m.limitsSince[scope]) {
 					held = false
 				}
 				if (held || count(other)) && limit.Covers(&other.Intent) {
@@ -294,7 +294,9 @@ func (m *model) ClaimIntents(ctx context.Context, req supervisor.IntentClaimRequ
 			works = append(works, *work)
 		}
 	}
-	m.letIn()
+	if !m.limitStays {
+		m.letIn()
+	}
 	return works, nil
 }
 
