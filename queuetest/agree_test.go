@@ -32,7 +32,7 @@ func TestMemoryAgreesWithModel(t *testing.T) {
 					{name: "model", queue: m, client: m, release: m, keep: m, intents: m, operator: m, now: time.Now},
 				},
 			}
-			a.run(180)
+			a.run(240)
 		})
 	}
 }

@@ -44,7 +44,7 @@ func agreementCases() []testCase {
 						},
 					},
 				}
-				if a.run(120); a.failed {
+				if a.run(160); a.failed {
 					return
 				}
 			}
@@ -218,13 +218,11 @@ func (a *agreement) call() {
 		scope.ResourceID = "r"
 	}
 	at, when := a.instant()
-	kinds := 17
-	if a.dispatches() {
-		kinds = 30
+	if a.dispatches() && a.rand.IntN(2) == 0 {
+		a.intentCall(tenant, id)
+		return
 	}
-	switch kind := a.rand.IntN(kinds); kind {
-	default:
-		a.intentCall(kind-17, tenant, id)
+	switch a.rand.IntN(17) {
 	case 0, 1:
 		start, text := a.instance(tenant, id)
 		a.both("Start "+target+" at "+when+" "+text, func(_ int, s *side) (any, error) {

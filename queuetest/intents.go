@@ -420,10 +420,11 @@ func compact(text json.RawMessage) []byte {
 
 // Results that are told.
 
-func toldSuccess(id string, attempt int, output string) supervisor.ActionResult {
+// toldSuccess is the success of a first attempt.
+func toldSuccess(id, output string) supervisor.ActionResult {
 	return supervisor.ActionResult{
 		IntentID: id, State: supervisor.ActionSucceeded, Outcome: supervisor.OutcomeSucceeded, Cause: supervisor.CauseReported,
-		Attempt: attempt, Output: json.RawMessage(output),
+		Attempt: 1, Output: json.RawMessage(output),
 	}
 }
 

@@ -46,7 +46,7 @@ func (a *agreement) delay() time.Duration {
 
 // intent is a random intent, nil for none.
 func (a *agreement) intent() (intent func(*side, *supervisor.WorkItem) supervisor.ActionIntent, text string) {
-	if a.rand.IntN(2) == 0 || !a.dispatches() {
+	if a.rand.IntN(3) == 0 || !a.dispatches() {
 		return nil, "none"
 	}
 	i := supervisor.ActionIntent{
@@ -74,10 +74,11 @@ func (a *agreement) intent() (intent func(*side, *supervisor.WorkItem) superviso
 }
 
 // intentCall makes a random call of a dispatcher or an operator.
-func (a *agreement) intentCall(kind int, tenant, instance string) {
+func (a *agreement) intentCall(tenant, instance string) {
 	key := supervisor.IntentKey{TenantID: tenant, InstanceID: instance, IntentID: a.pick("i1", "i2", "i3", "i4", "i5")}
 	name := fmt.Sprintf("%s/%s/%s", tenant, instance, key.IntentID)
 	by := a.pick("alice", "bob")
+	kind := a.rand.IntN(18)
 	switch kind {
 	case 0:
 		a.both("ConfirmIntent "+name+" by "+by, func(_ int, s *side) (any, error) { return nil, s.operator.ConfirmIntent(a.ctx, key, by) })
@@ -93,7 +94,7 @@ func (a *agreement) intentCall(kind int, tenant, instance string) {
 			return nil, s.operator.ResolveIntent(a.ctx, key, by, resolution)
 		})
 		return
-	case 3, 4, 5:
+	case 3, 4, 5, 6:
 		a.claimIntents()
 		return
 	}
@@ -108,7 +109,7 @@ func (a *agreement) intentCall(kind int, tenant, instance string) {
 func (a *agreement) workCall(kind int, work [2]supervisor.IntentWork) {
 	name := fmt.Sprintf("%+v of attempt %d, lease version %d", work[0].Key(), work[0].Attempt, work[0].LeaseVersion)
 	switch kind {
-	case 6, 7, 8:
+	case 7, 8, 9, 10:
 		var marked [2]supervisor.IntentWork
 		failed := false
 		a.both("MarkIntent "+name, func(n int, s *side) (any, error) {
@@ -120,7 +121,7 @@ func (a *agreement) workCall(kind int, work [2]supervisor.IntentWork) {
 		if !failed {
 			a.works = append(a.works, marked)
 		}
-	case 9:
+	case 11, 12, 13:
 		receipt := supervisor.Receipt{Reference: a.pick("x", "x", "x", "y")}
 		receipt.Status = supervisor.ProviderStatus(a.pick("", "running", "succeeded", "failed", "retryable", "cancelled", "unknown"))
 		if receipt.Status == supervisor.ProviderSucceeded {
@@ -130,13 +131,13 @@ func (a *agreement) workCall(kind int, work [2]supervisor.IntentWork) {
 		a.both(fmt.Sprintf("RecordReceipt %s with %+v", name, receipt), func(n int, s *side) (any, error) {
 			return nil, s.intents.RecordReceipt(a.ctx, &work[n], receipt)
 		})
-	case 10, 11:
+	case 14, 15, 16:
 		settlement := a.settlement()
 		text, _ := json.Marshal(settlement)
 		a.both(fmt.Sprintf("SettleIntent %s with %s", name, text), func(n int, s *side) (any, error) {
 			return nil, s.intents.SettleIntent(a.ctx, &work[n], settlement)
 		})
-	case 12:
+	case 17:
 		if a.rand.IntN(3) == 0 {
 			a.both("RenewIntent "+name, func(n int, s *side) (any, error) {
 				return nil, s.intents.RenewIntent(a.ctx, work[n].Lease(a.leaseFor()))

@@ -95,7 +95,7 @@ func intentAtomicityCases() []testCase {
 						s.Receipt = &receipt
 						return func() error { return x.intents.SettleIntent(x.ctx, &work, s) }
 					},
-					told:  []supervisor.ActionResult{toldSuccess("i", 1, `1`)},
+					told:  []supervisor.ActionResult{toldSuccess("i", `1`)},
 					check: func(id string) { x.inState(id, "i", supervisor.ActionSucceeded) },
 				})
 			},

@@ -109,7 +109,7 @@ func intentCancelCases() []testCase {
 				x.step(&item, `1`, supervisor.Continue{Delay: far})
 				x.accept(work, running(0))
 				x.settle(x.takeTask(supervisor.IntentTaskCancel), success(`1`))
-				x.told("a", toldSuccess("i", 1, `1`))
+				x.told("a", toldSuccess("i", `1`))
 			},
 		},
 		{
@@ -120,7 +120,7 @@ func intentCancelCases() []testCase {
 				work := x.handOff()
 				x.cancel("a")
 				x.settle(work, success(`{"late":true}`))
-				x.told("a", toldSuccess("i", 1, `{"late":true}`))
+				x.told("a", toldSuccess("i", `{"late":true}`))
 				x.inState("a", "i", supervisor.ActionSucceeded)
 			},
 		},

@@ -254,7 +254,7 @@ func intentClaimCases() []testCase {
 				s.Output = output
 				x.settle(marked, s)
 				copy(output, `{"changed":1234}`)
-				x.told("a", toldSuccess("i", 1, `{"charged":true}`))
+				x.told("a", toldSuccess("i", `{"charged":true}`))
 			},
 		},
 	}

@@ -86,7 +86,7 @@ func intentConcurrencyCases() []testCase {
 				x.plan("a", x.effect("i"))
 				work := x.handOff()
 				x.together(8, func(int) error { return x.intents.SettleIntent(x.ctx, &work, success(`1`)) })
-				x.told("a", toldSuccess("i", 1, `1`))
+				x.told("a", toldSuccess("i", `1`))
 
 				x.plan("b", x.effect("i"))
 				work = x.handOff()

@@ -257,7 +257,7 @@ func intentFidelityCases() []testCase {
 					id := fmt.Sprint("a", n)
 					x.plan(id, x.effect("i"))
 					x.settle(x.handOff(), success(value))
-					x.told(id, toldSuccess("i", 1, value))
+					x.told(id, toldSuccess("i", value))
 				}
 			},
 		},
@@ -315,7 +315,7 @@ func intentFidelityCases() []testCase {
 				for range 2 {
 					work := x.handOff()
 					x.settle(work, success(`1`))
-					x.told("a", toldSuccess(work.Intent.ID, 1, `1`))
+					x.told("a", toldSuccess(work.Intent.ID, `1`))
 				}
 			},
 		},
@@ -332,7 +332,7 @@ func intentFidelityCases() []testCase {
 				for range ids {
 					work := x.handOff()
 					x.settle(work, success(`1`))
-					x.told("a", toldSuccess(work.Intent.ID, 1, `1`))
+					x.told("a", toldSuccess(work.Intent.ID, `1`))
 				}
 			},
 		},

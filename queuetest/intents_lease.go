@@ -106,7 +106,7 @@ func intentLeaseCases() []testCase {
 				x.want(x.intents.RenewIntent(x.ctx, frozen.Lease(held)), supervisor.ErrLeaseLost, "RenewIntent under a lost lease")
 				x.sameIntent("a", "i", before, "calls under a lost lease")
 				x.settle(x.mark(second), success(`1`))
-				x.told("a", toldSuccess("i", 1, `1`))
+				x.told("a", toldSuccess("i", `1`))
 			},
 		},
 		{
@@ -138,7 +138,7 @@ func intentLeaseCases() []testCase {
 				x.outlast()
 				marked := x.mark(work)
 				x.settle(marked, success(`1`))
-				x.told("a", toldSuccess("i", 1, `1`))
+				x.told("a", toldSuccess("i", `1`))
 			},
 		},
 		{

@@ -105,7 +105,7 @@ func intentMarkCases() []testCase {
 					x.Errorf("CancelRequestedAt is %v, want one after the deadline, %v", again.CancelRequestedAt, deadline)
 				}
 				x.settle(again, success(`"in time"`))
-				x.told("a", toldSuccess("i", 1, `"in time"`))
+				x.told("a", toldSuccess("i", `"in time"`))
 			},
 		},
 		{
@@ -253,7 +253,7 @@ func intentPauseCases() []testCase {
 				x.idle("the tenant is paused")
 				x.resume(tenant)
 				item := x.woken("a")
-				x.tells(&item, toldSuccess(first.Intent.ID, 1, `1`), toldSuccess(second.Intent.ID, 1, `2`))
+				x.tells(&item, toldSuccess(first.Intent.ID, `1`), toldSuccess(second.Intent.ID, `2`))
 			},
 		},
 		{

@@ -51,7 +51,7 @@ func intentConfirmCases() []testCase {
 				x.settle(x.handOff(), success(`1`))
 				x.confirm("a", "i", "alice")
 				x.want(x.operator.RejectIntent(x.ctx, x.intentKey("a", "i"), "bob", "no"), supervisor.ErrIntentConflict, "RejectIntent after the settlement")
-				x.told("a", toldSuccess("i", 1, `1`))
+				x.told("a", toldSuccess("i", `1`))
 			},
 		},
 		{
@@ -270,7 +270,7 @@ func intentResolveCases() []testCase {
 				refused(supervisor.ActionExecuting)
 				x.settle(x.takeOne(), success(`1`))
 				refused(supervisor.ActionSucceeded)
-				x.told("a", toldSuccess("i", 1, `1`))
+				x.told("a", toldSuccess("i", `1`))
 			},
 		},
 		{
@@ -399,7 +399,8 @@ func intentListCases() []testCase {
 			rule: "a caller may stop reading, and may call the queue while it reads",
 			run: func(x *trial) {
 				x.plan("a", x.effect("i1"), x.effect("i2"))
-				for range x.operator.ListIntents(x.ctx, supervisor.IntentFilter{TenantID: x.tenant}) {
+				for _, err := range x.operator.ListIntents(x.ctx, supervisor.IntentFilter{TenantID: x.tenant}) {
+					x.check(err, "ListIntents")
 					x.handOff()
 					break
 				}

@@ -16,7 +16,7 @@ func intentSettleCases() []testCase {
 				work := x.handOff()
 				x.settle(work, success(`{"charged":true}`))
 				x.want(x.intents.RenewIntent(x.ctx, work.Lease(held)), supervisor.ErrLeaseLost, "RenewIntent after the settlement")
-				x.told("a", toldSuccess("i", 1, `{"charged":true}`))
+				x.told("a", toldSuccess("i", `{"charged":true}`))
 				x.stands("a", "i", func(r *supervisor.IntentRecord) {
 					equal(x, "State", r.Intent.State, supervisor.ActionSucceeded)
 					equal(x, "Outcome", r.Outcome, supervisor.OutcomeSucceeded)
@@ -55,7 +55,7 @@ func intentSettleCases() []testCase {
 				s := success(`1`)
 				s.Receipt = &receipt
 				x.settle(x.handOff(), s)
-				x.told("a", toldSuccess("i", 1, `1`))
+				x.told("a", toldSuccess("i", `1`))
 				x.stands("a", "i", func(r *supervisor.IntentRecord) {
 					if r.Receipt == nil || r.Receipt.Reference != "ref" {
 						x.Errorf("the receipt is %+v, want that of the settlement", r.Receipt)
@@ -81,7 +81,7 @@ func intentSettleCases() []testCase {
 				})
 				x.idle("nothing was settled")
 				x.settle(work, success(`1`))
-				x.told("a", toldSuccess("i", 1, `1`))
+				x.told("a", toldSuccess("i", `1`))
 			},
 		},
 		{
@@ -94,7 +94,7 @@ func intentSettleCases() []testCase {
 				x.settle(work, success(`{"n":1}`))
 				before := x.intentView("a", "i")
 				x.settle(work, success(`{"n":1}`))
-				x.told("a", toldSuccess("i", 1, `{"n":1}`))
+				x.told("a", toldSuccess("i", `{"n":1}`))
 				x.settle(work, success(` {"n": 1}`))
 				x.settle(frozen, success(`{"n":1}`))
 				x.sameIntent("a", "i", before, "agreeing repeats")
@@ -112,7 +112,7 @@ func intentSettleCases() []testCase {
 					x.want(x.intents.SettleIntent(x.ctx, &work, s), supervisor.ErrReceiptConflict, "SettleIntent as %s after a success", s.State)
 				}
 				x.want(x.intents.SettleIntent(x.ctx, &work, ambiguous()), supervisor.ErrLeaseLost, "SettleIntent as unknown after a success")
-				x.told("a", toldSuccess("i", 1, `1`))
+				x.told("a", toldSuccess("i", `1`))
 				x.stands("a", "i", func(r *supervisor.IntentRecord) {
 					equal(x, "State", r.Intent.State, supervisor.ActionSucceeded)
 					equal(x, "the number of contradictions", len(r.Evidence), 2)
@@ -208,7 +208,7 @@ func intentToldCases() []testCase {
 				item := x.claimOne()
 				x.settle(x.handOff(), success(`1`))
 				x.step(&item, `1`, supervisor.Continue{Delay: far})
-				x.told("a", toldSuccess("i", 1, `1`))
+				x.told("a", toldSuccess("i", `1`))
 			},
 		},
 		{
@@ -252,7 +252,7 @@ func intentToldCases() []testCase {
 				x.settle(x.handOff(), success(`1`))
 				x.idle("the instance failed for good")
 				x.check(x.Instances.Retry(x.ctx, x.tenant, "a"), "Retry")
-				x.told("a", toldSuccess("i", 1, `1`))
+				x.told("a", toldSuccess("i", `1`))
 			},
 		},
 		{
@@ -266,13 +266,13 @@ func intentToldCases() []testCase {
 					x.settle(work, success(`"`+work.Intent.InstanceID+work.Intent.ID+`"`))
 				}
 				item := x.woken("a")
-				results := []supervisor.ActionResult{toldSuccess("i1", 1, `"ai1"`), toldSuccess("i2", 1, `"ai2"`)}
+				results := []supervisor.ActionResult{toldSuccess("i1", `"ai1"`), toldSuccess("i2", `"ai2"`)}
 				if len(item.Wakeups) == 2 && item.Wakeups[0].ID == "intent:i2:settled" {
 					results[0], results[1] = results[1], results[0]
 				}
 				x.tells(&item, results...)
 				item = x.woken("b")
-				x.tells(&item, toldSuccess("i1", 1, `"bi1"`))
+				x.tells(&item, toldSuccess("i1", `"bi1"`))
 			},
 		},
 		{

@@ -179,7 +179,7 @@ func (m *model) setPaused(scope supervisor.Scope, pause bool) error {
 	defer m.mu.Unlock()
 	tenant := m.tenant(scope.TenantID)
 	raises := pause
-	resumed := false
+	var resumed bool
 	switch {
 	case scope.ResourceID != "":
 		resource := m.resource(scope)
