@@ -16,7 +16,9 @@ import (
 // Queue is one queue under test. Only WorkQueue is required, with either Add or
 // [supervisor.Instances]; every other field lets more cases run. The optional
 // abilities [supervisor.Instances], [supervisor.Releaser], [supervisor.Waiter]
-// and [supervisor.CommitKeeper] are found by a type assertion on WorkQueue.
+// and [supervisor.CommitKeeper] are found by a type assertion on WorkQueue, and so
+// are those of intents, [supervisor.IntentQueue], [supervisor.IntentWaiter] and
+// [supervisor.IntentOperator].
 //
 // A method that returns an error that is [errors.ErrUnsupported] skips the case
 // that needed it.
