@@ -250,6 +250,9 @@ type broken struct {
 	intentNeverWakes      bool // wakes nobody who waits for intents
 	intentWaitTooLate     bool // oversleeps the due time of an intent
 	prunesMarked          bool // removes instances with intents in flight
+	prunesRepeating       bool // removes instances with intents that are in doubt
+	withdrawsAnyway       bool // withdraws what may have happened
+	receiptAgainWakes     bool // makes work due by a repeated receipt
 }
 
 // TestBrokenQueuesAreCaught proves the suite: each of these queues breaks one
@@ -456,6 +459,8 @@ func TestBrokenQueuesAreCaught(t *testing.T) {
 		{"lists one page of intents", "intent-list/pages", func(b *broken) { b.intentsFirstPage = true }},
 		{"wakes nobody who waits for intents", "intent-wait/freed-slot", func(b *broken) { b.intentNeverWakes = true }},
 		{"oversleeps the due time of an intent", "intent-wait/due-time", func(b *broken) { b.intentWaitTooLate = true }},
+		{"withdraws what may have happened", "intent-ambiguous/cancelled", func(b *broken) { b.withdrawsAnyway = true }},
+		{"makes work due by a repeated receipt", "intent-receipt/agreeing-repeats", func(b *broken) { b.receiptAgainWakes = true }},
 		{"removes instances with intents in flight", "intent-prune/keeps-what-is-in-flight", func(b *broken) { b.prunesMarked = true }},
 		{"decodes the numbers of inputs to floats", "intent-fidelity/input", func(b *broken) { b.jsonThroughFloat = true }},
 	} {

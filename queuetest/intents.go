@@ -27,6 +27,7 @@ func intentCases() []testCase {
 		intentSettleCases(),
 		intentToldCases(),
 		intentProofCases(),
+		intentAmbiguousCases(),
 		intentReleaseCases(),
 		intentCancelCases(),
 		intentConfirmCases(),

@@ -453,7 +453,7 @@ func intentPruneCases() []testCase {
 	cases := needing(instances, []testCase{
 		{
 			topic: "intent-prune", name: "keeps-what-is-in-flight",
-			rule: "Prune keeps finished instances with marked intents that are not settled, and removes them with their intents afterwards",
+			rule: "Prune keeps finished instances with intents whose effect may have happened and that are not settled, and removes them with their intents afterwards",
 			run: func(x *trial) {
 				x.now()
 				works := map[string]supervisor.IntentWork{}

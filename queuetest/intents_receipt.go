@@ -162,6 +162,7 @@ func intentEvidenceCases() []testCase {
 				work := x.handOff()
 				x.accept(work, running(far))
 				x.accept(work, running(far))
+				x.noIntent("the next look is an hour away")
 				x.accept(work, ended(supervisor.ProviderSucceeded, `{"a":1}`)) // the same work, ended
 				x.accept(work, ended(supervisor.ProviderSucceeded, ` { "a" : 1 } `))
 				x.accept(work, running(far)) // an old one that was under way

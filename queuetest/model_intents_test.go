@@ -396,6 +396,8 @@ func (m *model) RecordReceipt(ctx context.Context, work *supervisor.IntentWork, 
 			return false, nil
 		case m.evidenceDropped && errors.Is(err, supervisor.ErrReceiptConflict):
 			i.Evidence = before.Evidence
+		case m.receiptAgainWakes && err == nil && reflect.DeepEqual(before, i.Clone()):
+			i.DueAt = now
 		case m.receiptKeepsLease && err == nil:
 			i.LeaseOwner, i.LeaseEndsAt, i.DueAt = before.LeaseOwner, before.LeaseEndsAt, before.DueAt
 		case m.lateReceiptIgnored && before.Intent.State == supervisor.ActionUnknown:
@@ -452,6 +454,9 @@ func (m *model) cancelIntents(r *modelRow, now time.Time) error {
 		i := r.intents[id]
 		if i.Waiting() && m.cancelLeaves || !i.Waiting() && m.cancelNotAsked {
 			continue
+		}
+		if m.withdrawsAnyway {
+			i.Ambiguous = 0
 		}
 		before := i.Intent.State
 		asked := i.CancelRequestedAt
@@ -609,7 +614,8 @@ func (m *model) LimitIntents(ctx context.Context, limit supervisor.IntentLimit) 
 // come.
 func (m *model) keepsIntents(r *modelRow) bool {
 	for _, i := range r.intents {
-		if (i.HoldsSlot() || i.Intent.State == supervisor.ActionUnknown) && !m.prunesMarked {
+		marked := i.HoldsSlot() || i.Intent.State == supervisor.ActionUnknown
+		if i.InFlight() && !(marked && m.prunesMarked) && !(!marked && m.prunesRepeating) {
 			return true
 		}
 	}
