@@ -422,7 +422,8 @@ func (a *agreement) commit(item *[2]supervisor.WorkItem) {
 	step := a.keys
 	outcome := supervisor.EvaluationOutcome{Succeeded: a.rand.IntN(3) == 0, Triggered: a.rand.IntN(2) == 0}
 	key, digest := fmt.Sprint("key ", step), a.pick("digest 1", "digest 2")
-	if a.rand.IntN(4) == 0 {
+	reused := a.rand.IntN(4) == 0
+	if reused {
 		key = fmt.Sprint("key ", max(step-1-a.rand.IntN(3), 0)) // one that was used
 	}
 	var consumed []string
@@ -432,7 +433,8 @@ func (a *agreement) commit(item *[2]supervisor.WorkItem) {
 		}
 	}
 	intent, intentText := a.intent()
-	keep := a.rand.IntN(2) == 0 && a.sides[0].keep != nil && a.sides[1].keep != nil
+	// Whether a kept item that is returned again holds what arrived since is open.
+	keep := a.rand.IntN(2) == 0 && !reused && a.sides[0].keep != nil && a.sides[1].keep != nil
 	var kept [2]*supervisor.WorkItem
 	what := fmt.Sprintf("commit of %s with %s, %+v, key %q, digest %q, intent %s, consuming %v, keep %v",
 		a.describe(&item[0]), text, outcome, key, digest, intentText, consumed, keep)
