@@ -459,6 +459,7 @@ func TestBrokenQueuesAreCaught(t *testing.T) {
 		{"lists one page of intents", "intent-list/pages", func(b *broken) { b.intentsFirstPage = true }},
 		{"wakes nobody who waits for intents", "intent-wait/freed-slot", func(b *broken) { b.intentNeverWakes = true }},
 		{"oversleeps the due time of an intent", "intent-wait/due-time", func(b *broken) { b.intentWaitTooLate = true }},
+		{"removes instances with intents that are in doubt", "intent-prune/keeps-what-is-in-flight", func(b *broken) { b.prunesRepeating = true }},
 		{"withdraws what may have happened", "intent-ambiguous/cancelled", func(b *broken) { b.withdrawsAnyway = true }},
 		{"makes work due by a repeated receipt", "intent-receipt/agreeing-repeats", func(b *broken) { b.receiptAgainWakes = true }},
 		{"removes instances with intents in flight", "intent-prune/keeps-what-is-in-flight", func(b *broken) { b.prunesMarked = true }},

@@ -463,6 +463,11 @@ func intentPruneCases() []testCase {
 				}
 				x.accept(works["executing"], running(0))
 				x.settle(works["unknown"], ambiguous())
+				x.planBy(x.actor("repeating"), supervisor.Complete{}, x.effect("i", native))
+				works["repeating"] = x.handOff()
+				repeat := unproven()
+				repeat.Delay = far
+				x.settle(works["repeating"], repeat) // nobody knows what became of the first attempt
 				equal(x, "the number of removed instances", x.pruneAll(), 0)
 				for id := range works {
 					equal(x, "Status of "+id, x.get(id).Status, supervisor.StatusCompleted)
@@ -470,7 +475,9 @@ func intentPruneCases() []testCase {
 				x.settle(works["marked"], success(`1`))
 				x.settle(x.takeTask(supervisor.IntentTaskObserve), success(`2`))
 				x.accept(works["unknown"], ended(supervisor.ProviderSucceeded, `3`))
-				equal(x, "the number of removed instances", x.pruneAll(), 3)
+				x.accept(works["repeating"], ended(supervisor.ProviderSucceeded, `4`))
+				x.settle(x.takeTask(supervisor.IntentTaskObserve), success(`4`))
+				equal(x, "the number of removed instances", x.pruneAll(), 4)
 				if x.operator != nil {
 					equal(x, "the number of intents that are left", len(x.listed(supervisor.IntentFilter{TenantID: x.tenant})), 0)
 				}

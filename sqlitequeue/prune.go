@@ -14,9 +14,11 @@ const (
 )
 
 const (
-	// What was handed off and is not settled yet keeps its instance.
+	// What may have had an effect and is not settled yet keeps its instance:
+	// [supervisor.IntentRecord.InFlight].
 	selectFinished = `SELECT key FROM supervisor_records r WHERE finished_at < ?
-		AND NOT EXISTS (SELECT 1 FROM supervisor_intents WHERE instance = r.key AND state IN ('dispatch_committed', 'executing', 'unknown'))
+		AND NOT EXISTS (SELECT 1 FROM supervisor_intents WHERE instance = r.key AND (state IN ('dispatch_committed', 'executing', 'unknown')
+			OR state = 'retryable' AND json_extract(progress, '$.ambiguous') > 0))
 		ORDER BY finished_at LIMIT ?`
 	selectLastKey = `SELECT max(key) FROM (SELECT key FROM supervisor_records WHERE key > ? ORDER BY key LIMIT ?)`
 	deleteEvents  = `DELETE FROM supervisor_events WHERE seq IN (

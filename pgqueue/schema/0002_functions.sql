@@ -435,8 +435,9 @@ BEGIN
 END $$;
 
 -- prune removes up to p_most instances that finished before an instant, with all
--- rows, and returns how many. It keeps those with an intent that was handed off
--- and not settled, and leaves what somebody else has locked for the next time.
+-- rows, and returns how many. It keeps those with an intent that may have had an
+-- effect and is not settled, and leaves what somebody else has locked for the
+-- next time.
 CREATE FUNCTION {{schema}}.prune_v1(p_before timestamptz, p_most bigint) RETURNS bigint
 LANGUAGE plpgsql SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -446,7 +447,8 @@ BEGIN
         SELECT r.instance_no FROM {{schema}}.run r
         WHERE r.finished_at < p_before AND NOT EXISTS (
             SELECT 1 FROM {{schema}}.intent n
-            WHERE n.instance_no = r.instance_no AND n.state IN ('dispatch_committed', 'executing', 'unknown'))
+            WHERE n.instance_no = r.instance_no AND (n.state IN ('dispatch_committed', 'executing', 'unknown')
+                OR n.state = 'retryable' AND (n.progress::jsonb ->> 'ambiguous')::int > 0))
         ORDER BY r.finished_at LIMIT p_most
         FOR UPDATE SKIP LOCKED);
     IF cardinality(v_nos) = 0 THEN
@@ -457,7 +459,8 @@ BEGIN
     v_nos := ARRAY(
         SELECT v.no FROM unnest(v_nos) AS v(no)
         WHERE NOT EXISTS (SELECT 1 FROM {{schema}}.intent n
-                          WHERE n.instance_no = v.no AND n.state IN ('dispatch_committed', 'executing', 'unknown')));
+                          WHERE n.instance_no = v.no AND (n.state IN ('dispatch_committed', 'executing', 'unknown')
+                              OR n.state = 'retryable' AND (n.progress::jsonb ->> 'ambiguous')::int > 0)));
     DELETE FROM {{schema}}.intent n WHERE n.instance_no = ANY (v_nos);
     DELETE FROM {{schema}}.event e WHERE e.instance_no = ANY (v_nos);
     DELETE FROM {{schema}}.wakeup w WHERE w.instance_no = ANY (v_nos);
