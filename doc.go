@@ -11,8 +11,8 @@
 //     intents, consumed wakeups and the next due time.
 //
 // Effects on the world outside never happen in step 2. A driver returns
-// [ActionIntent] values; the commit stores them, to be carried out afterwards.
-// The library has no dispatcher of its own yet.
+// [ActionIntent] values; the commit stores them, and a [Dispatcher] carries them
+// out afterwards.
 //
 // The queue is [MemoryWorkQueue] for tests, package sqlitequeue for a single
 // machine, package pgqueue for a fleet, or one of your own, which package
@@ -30,11 +30,15 @@
 //  3. Open a queue. Durable ones have to be migrated first.
 //  4. Run a [Supervisor], in as many processes as you like, or call
 //     [RunDuePass] from time to time.
-//  5. Start instances under ids of your own, so that starting one again changes
+//  5. Where there are effects, register a [Provider] for each capability in a
+//     [ProviderRegistry], pin instances to the capabilities, and run a
+//     [Dispatcher] of the same queue, or call [RunDispatchPass].
+//  6. Start instances under ids of your own, so that starting one again changes
 //     nothing. Deliver, Cancel, Pause and Retry them; see [Instances].
-//  6. Look at what failed for good: it stays until somebody retries or cancels it.
-//     Explain says why an instance is not running.
-//  7. End the context of Run, wait until Run has returned, close the queue. What
+//  7. Look at what failed for good: it stays until somebody retries or cancels it.
+//     Explain says why an instance is not running. Look at intents whose outcome
+//     is unknown, and at those that await confirmation; see [IntentOperator].
+//  8. End the context of Run, wait until Run has returned, close the queue. What
 //     ended long ago goes with Prune.
 //
 // The loop of a service:
@@ -65,6 +69,34 @@
 // instance until a command names them in ConsumedWakeups. An item whose
 // IsConverging is true shall only be brought to its end.
 //
+// # Effects
+//
+// A dispatcher claims intents under leases of their own, marks each hand-off
+// durably, calls the provider that is registered for exactly the pin of the
+// capability, stores the receipt, observes work that goes on, and settles. The
+// settlement and the [Wakeup] of kind action that tells the instance of it are one
+// transaction; [ParseActionResult] reads it.
+//
+// The mark is the point of no return. Without it nothing was sent: intents whose
+// instance is cancelled, whose deadline has passed or whose epochs are stale are
+// settled as rejected, and those that are paused or beyond a limit wait. With it,
+// and without a receipt, nobody knows, be it after a crash, a timeout or an error
+// that proves nothing. Then the retry class decides, which is a promise about the
+// provider:
+//
+//   - native: it is sent again under the same idempotency key.
+//   - reconcile_before_retry: a [Reconciler] is asked what became of the identity
+//     of the hand-off. Only [NotAccepted] with Final allows another attempt.
+//   - none, never_automatic_retry, or no reconciler: the outcome is unknown.
+//
+// Effects that are pure or read may always be repeated. What provably had no
+// effect, by [NotSent], a receipt or a reconciler, is repeated by the
+// [RetryPolicy] of the provider. An unknown outcome is told to the instance, and
+// is not the end: a late receipt settles it, or an operator does by
+// ResolveIntent, with the outcome that they found or by allowing a repeat.
+//
+// Packages httpprovider and commandprovider are providers for most cases.
+//
 // # Guarantees
 //
 // With any queue that passes queuetest:
@@ -88,6 +120,8 @@
 //   - The host's clock decides nothing: instants are the queue's, and spans are
 //     measured on the monotonic clock.
 //   - A driver gets a copy of its item, and a pass never evaluates an item twice.
+//   - An ambiguous effect on the world is never sent again without proof, nor
+//     told as failed. An outcome reaches its instance once.
 //
 // # Not guaranteed
 //
@@ -95,6 +129,8 @@
 //     evaluated again, maybe while the first evaluation still runs. One of their
 //     commands is committed.
 //   - Anything about effects that a driver has by itself. No fence guards them.
+//   - That an effect happens once where its provider does not keep what the retry
+//     class of the intent says of it; or that its outcome is ever known.
 //   - That a driver ends. Go cannot stop a goroutine: a driver that ignores the
 //     end of its context is abandoned after AbandonAfter, its slot is freed and
 //     its late result dropped, but it keeps its memory. And renewal is automatic:
@@ -122,6 +158,9 @@
 // CommitTimeout. A process that is killed loses nothing: its leases end, and
 // others carry on from the last commit.
 //
+// A [Dispatcher] does the same with calls of providers. A call that DrainTimeout
+// has cut off leaves its outcome as open as a crash would.
+//
 // # Panics
 //
 // A panic in a driver, in the context factory or in a method of the queue or a
@@ -129,7 +168,7 @@
 // [runtime.Goexit]. Observers tell of it by a [*PanicError] with the stack. A
 // claim that panics is a claim that failed. A panic in an observer or a log
 // handler is dropped, and one in a [Settings.Retry] rule leaves the decision to
-// the built-in rule.
+// the built-in rule. A provider that panics leaves the outcome of its call open.
 //
 // What nobody can contain is a panic in a goroutine that a driver starts by
 // itself: it ends the process. Let such goroutines recover, or start none.
@@ -143,4 +182,9 @@
 // drivers, registry_cache.go keeps compiled ones. supervisor.go is one pass,
 // service.go its slots, evaluation.go the way of one item from claim to commit,
 // lease.go the renewal of its lease, run.go and loop.go the long loop.
+//
+// Intents have the same order: intentrecord.go and intentrules.go are pure,
+// intentqueue.go and provider.go the contracts, dispatch.go a pass and the long
+// loop, dispatch_job.go the way of one intent, dispatch_decide.go what follows
+// from what a provider said, and dispatch_store.go how that becomes durable.
 package supervisor

@@ -42,7 +42,7 @@ type Config struct {
 	// KeyHeader carries the intent's idempotency key. Default "Idempotency-Key".
 	// Characters that are not visible ASCII, and "%", are percent-escaped.
 	KeyHeader string
-	// IdentityHeader carries the identity of the hand-off. Default
+	// IdentityHeader carries the identity of the hand-off as it is. Default
 	// "Handoff-Identity".
 	IdentityHeader string
 

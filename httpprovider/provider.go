@@ -170,7 +170,7 @@ func (p *provider) request(ctx context.Context, method, target string, handoff *
 		}
 	}
 	request.Header.Set(p.config.KeyHeader, escapeHeader(handoff.Intent.IdempotencyKey))
-	request.Header.Set(p.config.IdentityHeader, escapeHeader(handoff.Identity()))
+	request.Header.Set(p.config.IdentityHeader, handoff.Identity())
 	return request, nil
 }
 

@@ -259,7 +259,7 @@ func TestRequestCarriesTheHandoff(t *testing.T) {
 	require.Equal(t, handoff.Identity(), got.URL.Query().Get("id"))
 	require.Equal(t, "1", got.URL.Query().Get("n"))
 	require.Equal(t, []string{"50%25%20%C3%A9%0A"}, got.Header.Values("Idempotency-Key"))
-	require.Equal(t, []string{"default/A%252F1%2520%253F&%25C3%25A9/charge/1"}, got.Header.Values("Handoff-Identity"))
+	require.Equal(t, []string{"default/A%2F1%20%3F&%C3%A9/charge/1"}, got.Header.Values("Handoff-Identity"))
 	require.Equal(t, []string{"a", "b"}, got.Header.Values("X-Fixed"))
 	require.Equal(t, "Bearer of charge", got.Header.Get("Authorization"))
 	require.Equal(t, "application/json", got.Header.Get("Content-Type"))

@@ -13,9 +13,8 @@ import (
 	"github.com/workflow-supervisor/supervisor"
 )
 
-// book is what the program knows of its orders: those on the way one by one,
-// the rest as counts. So it stays as small as its window, however long the
-// input is.
+// book is what the program knows of its orders: those on the way one by one, the
+// rest as counts, and what they had to pay.
 type book struct {
 	// slots holds a token for each order on the way; full, it holds back the
 	// reading of the input.
@@ -24,7 +23,10 @@ type book struct {
 	mu       sync.Mutex
 	onTheWay map[string]*entry
 	// unmet are adopted orders that ended before their line was read.
-	unmet  map[string]bool
+	unmet map[string]bool
+	// due is what orders that have ended had to pay, in cents: about 100 bytes an
+	// order, for the proof at the end.
+	due    map[string]int64
 	counts counts
 }
 
@@ -78,6 +80,7 @@ func newBook(window int) *book {
 		slots:    make(chan struct{}, window),
 		onTheWay: make(map[string]*entry),
 		unmet:    make(map[string]bool),
+		due:      make(map[string]int64),
 		counts: counts{
 			Ended:    make(map[supervisor.Status]int),
 			Expected: make(map[supervisor.Status]int),
@@ -219,6 +222,9 @@ func (b *book) end(known *entry, status supervisor.Status, reason string) {
 		b.unmet[known.order.ID] = true
 	}
 	expected := expectedOf(&known.order)
+	if expected != supervisor.StatusFailed {
+		b.due[known.order.ID] = openShop(0).total(known.order)
+	}
 	b.counts.Ended[status]++
 	b.counts.Expected[expected]++
 	switch {
@@ -227,6 +233,21 @@ func (b *book) end(known *entry, status supervisor.Status, reason string) {
 		b.notef("%s\tended as %s instead of %s\t%s", plain(known.order.ID), status, expected, plain(reason))
 	case status == supervisor.StatusFailed:
 		b.notef("%s\tfailed\t%s", plain(known.order.ID), plain(reason))
+	}
+}
+
+// dues returns what orders that have ended had to pay. Nothing may end meanwhile.
+func (b *book) dues() map[string]int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.due
+}
+
+// settled is the book's observer of what is stored of intents: it counts the
+// charges that are tried again.
+func (b *book) settled(info supervisor.IntentInfo) {
+	if info.Err == nil && info.Settlement != nil && info.Settlement.State == supervisor.ActionRetryable {
+		b.count(func(c *counts) { c.Retries++ })
 	}
 }
 

@@ -79,17 +79,14 @@ func requireEachOnce(t *testing.T, db string, orders []order) {
 			require.EqualValues(t, len(got)+1, event.StateVersion, o.ID)
 			got = append(got, event.Type)
 		}
-		const failed = supervisor.EventEvaluationFailed
-		want := []string{"order.validated", "order.charged", "order.packed", "order.shipped"}
+		want := []string{"order.validated", "order.charging", "order.charged", "order.packed", "order.shipped"}
 		switch {
-		case o.Card == cardBusy:
-			want = []string{"order.validated", failed, failed, "order.charged", "order.packed", "order.shipped"}
 		case o.Card == cardDeclined:
-			want = []string{"order.validated", failed}
+			want = []string{"order.validated", "order.charging", supervisor.EventEvaluationFailed}
 		case o.Stock == stockLate:
-			want = []string{"order.validated", "order.charged", "order.waiting", "order.packed", "order.shipped"}
+			want = []string{"order.validated", "order.charging", "order.charged", "order.waiting", "order.packed", "order.shipped"}
 		case o.Stock == stockNever:
-			want = []string{"order.validated", "order.charged", "order.waiting", "order.cancelled"}
+			want = []string{"order.validated", "order.charging", "order.charged", "order.waiting", "order.cancelled"}
 		}
 		require.Equal(t, want, got, o.ID)
 	}
@@ -101,6 +98,72 @@ func requireEachOnce(t *testing.T, db string, orders []order) {
 	require.Equal(t, "ok", verdict)
 }
 
+// requireChargedOnce reads the ledger itself, without the program.
+func requireChargedOnce(t *testing.T, path string, orders []order) {
+	t.Helper()
+	ledger, err := openLedger(t.Context(), path)
+	require.NoError(t, err)
+	defer ledger.close()
+	charges := make(map[string][]int64)
+	for v, err := range ledger.all(t.Context()) {
+		require.NoError(t, err)
+		if v.State == stateCharged {
+			charges[v.Order] = append(charges[v.Order], v.Cents)
+		}
+	}
+	want := make(map[string][]int64)
+	for _, o := range orders {
+		if expectedOf(&o) != supervisor.StatusFailed {
+			want[o.ID] = []int64{openShop(0).total(o)}
+		}
+	}
+	require.Equal(t, want, charges)
+}
+
+// rounds is how often a program is killed.
+func rounds(t *testing.T, fallback int) int {
+	t.Helper()
+	if asked, err := strconv.Atoi(os.Getenv("SUPERVISOR_CRASH_ROUNDS")); err == nil {
+		return asked
+	}
+	return fallback
+}
+
+// The payment server lives on while the program is killed again and again, and
+// fails in every way: what it charges after its client has died is among them.
+func TestNoOrderIsChargedTwiceOrLost(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	input, orders := writeOrders(t, 48)
+	books := filepath.Join(t.TempDir(), "bank.db")
+	server := child(t.Context(), "-serve", "127.0.0.1:0", "-db", books, "-faults")
+	stdout, err := server.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, server.Start())
+	said := bufio.NewScanner(stdout)
+	require.True(t, said.Scan())
+	args := []string{"-db", filepath.Join(t.TempDir(), "shop.db"), "-payments", said.Text(), "-faults", input}
+
+	for range rounds(t, 4) {
+		killed := child(t.Context(), args...)
+		require.NoError(t, killed.Start())
+		time.Sleep(time.Duration(100+random.IntN(1500)) * time.Millisecond)
+		require.NoError(t, killed.Process.Kill())
+		_ = killed.Wait()
+	}
+	output, err := child(t.Context(), args...).CombinedOutput()
+	require.NoError(t, err, string(output))
+	require.Contains(t, string(output), "the payment server's ledger: 45 orders charged once, 0 twice, 0 not at all\nsince its start it failed ")
+	require.Contains(t, string(output), "all as expected")
+	requireEachOnce(t, args[1], orders)
+	requireChargedOnce(t, ledgerOf(books), orders)
+	t.Log(string(output[bytes.Index(output, []byte("since its start")):]))
+
+	require.NoError(t, server.Process.Signal(os.Interrupt))
+	require.NoError(t, server.Wait())
+}
+
 func TestCrashedRunIsGoneOnWith(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -109,11 +172,7 @@ func TestCrashedRunIsGoneOnWith(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "shop.db")
 	args := []string{"-db", db, "-pace", "100ms", input}
 
-	rounds := 5
-	if asked, err := strconv.Atoi(os.Getenv("SUPERVISOR_CRASH_ROUNDS")); err == nil {
-		rounds = asked
-	}
-	for range rounds {
+	for range rounds(t, 5) {
 		killed := child(t.Context(), args...)
 		require.NoError(t, killed.Start())
 		time.Sleep(time.Duration(100+random.IntN(500)) * time.Millisecond)
@@ -125,6 +184,7 @@ func TestCrashedRunIsGoneOnWith(t *testing.T) {
 	require.Contains(t, string(output), "160 orders in ")
 	require.Contains(t, string(output), "all as expected")
 	requireEachOnce(t, db, orders)
+	requireChargedOnce(t, ledgerOf(db), orders)
 
 	// There is nothing left to do for one more run, and it says the same.
 	output, err = child(t.Context(), args...).CombinedOutput()
@@ -149,6 +209,7 @@ func TestProcessesShareAFile(t *testing.T) {
 		require.Contains(t, outputs[n].String(), "all as expected")
 	}
 	requireEachOnce(t, db, orders)
+	requireChargedOnce(t, ledgerOf(db), orders)
 }
 
 func TestInterruptedRunIsGoneOnWith(t *testing.T) {

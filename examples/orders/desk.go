@@ -129,6 +129,7 @@ func (d *desk) start(ctx context.Context, o order, line int) error {
 	instance, err := supervisor.NewInstance(specID, revision, o)
 	if err == nil {
 		instance.ID, instance.SubjectID = o.ID, o.Customer
+		instance.CapabilityPins = []supervisor.CapabilityPin{chargeCard}
 		err = instance.Validate()
 	}
 	if err != nil {

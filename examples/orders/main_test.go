@@ -5,10 +5,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,12 +18,59 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// pipes is a network in memory: a bubble's clock stands still while anybody waits
+// for a real one.
+func pipes() network {
+	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	return network{
+		listen: func(context.Context) (net.Listener, error) { return l, nil },
+		dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			client, server := net.Pipe()
+			select {
+			case l.conns <- server:
+				return client, nil
+			case <-l.closed:
+				return nil, net.ErrClosed
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		},
+	}
+}
+
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return pipeAddr{} }
+
+type pipeAddr struct{}
+
+func (pipeAddr) Network() string { return "pipe" }
+func (pipeAddr) String() string  { return "payments" }
+
 // runOn runs the whole program in a bubble, where an hour passes in no time.
 func runOn(t *testing.T, stdin io.Reader, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var out, errs bytes.Buffer
-		status = run(t.Context(), args, stdin, &out, &errs)
+		status = run(t.Context(), pipes(), args, stdin, &out, &errs)
 		stdout, stderr = out.String(), errs.String()
 	})
 	return status, stdout, stderr
@@ -38,6 +87,8 @@ func TestOwnFile(t *testing.T) {
 A-1005  failed  the card was declined
 A-1010  failed  no postage to country "AT-LANTIS"
 
+the payment server's ledger: 10 orders charged once, 0 twice, 0 not at all
+
 12 orders in 3.2s, 6 retries: all as expected
 `, stdout)
 	// What happens at the same instant as a line may come before or after it.
@@ -45,6 +96,24 @@ A-1010  failed  no postage to country "AT-LANTIS"
   2\.0s  read 12, ended 9; on the way: .*
   3\.0s  read 12, ended \d+; on the way: .*
 $`, stderr)
+}
+
+// In memory, and with every fault, a hundred times over.
+func TestFaultsInMemory(t *testing.T) {
+	var in strings.Builder
+	for n := range 1000 {
+		extra := ""
+		if n%10 == 7 {
+			extra = `,"card":"declined"`
+		}
+		fmt.Fprintf(&in, `{"id":"%d/ é","country":"NL","cents":100%s}`+"\n", n, extra)
+	}
+	status, stdout, stderr := runOn(t, strings.NewReader(in.String()), "-faults", "-workers", "64", "-")
+	require.Equal(t, exitFine, status, stdout+stderr)
+	require.Contains(t, stdout, "the payment server's ledger: 900 orders charged once, 0 twice, 0 not at all\nsince its start it failed ")
+	for _, way := range []fault{faultBefore, faultLate, faultAfter, faultSilent, faultTwice, faultError} {
+		require.Contains(t, stdout, string(way))
+	}
 }
 
 func TestPaceSlowsEveryStep(t *testing.T) {
@@ -117,6 +186,9 @@ func TestCalls(t *testing.T) {
 		{[]string{"-workers", "0"}, exitUsage, "orders: -workers is 0, must be at least 1; -h tells more\n"},
 		{[]string{"-window", "-1"}, exitUsage, "orders: -window is -1, must be at least 1; -h tells more\n"},
 		{[]string{"-pace", "-1s"}, exitUsage, "orders: -pace is -1s, must not be negative; -h tells more\n"},
+		{[]string{"-serve", ":0", here}, exitUsage, "orders: -serve goes with -db and -faults alone; -h tells more\n"},
+		{[]string{"-payments", "shop", here}, exitUsage, "orders: -payments is \"shop\", must begin with http://; -h tells more\n"},
+		{[]string{"-serve", "nowhere:x"}, exitWrong, "orders: listen tcp"},
 		{[]string{"-db", filepath.Dir(here)}, exitWrong, "orders: sqlitequeue: open "},
 		{[]string{here, here}, exitUsage, "orders: one file at most, not 2; -h tells more\n"},
 		{[]string{here + ".gone"}, exitUsage, "no such file"},
@@ -132,7 +204,7 @@ func TestCalls(t *testing.T) {
 
 func TestHelpNamesEveryFlagAndField(t *testing.T) {
 	_, _, stderr := runOn(t, nil, "-h")
-	for _, word := range []string{"-db", "-pace", "-v", "-window", "-workers", "id ", "customer", "country", "cents", "card", "stock"} {
+	for _, word := range []string{"-db", "-faults", "-pace", "-payments", "-serve", "-v", "-window", "-workers", "id ", "customer", "country", "cents", "card", "stock"} {
 		require.Contains(t, stderr, word)
 	}
 }
@@ -142,7 +214,7 @@ func TestInterruptEndsInGoodOrder(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 		defer cancel()
 		var out, errs bytes.Buffer
-		require.Equal(t, exitWrong, run(ctx, nil, nil, &out, &errs))
+		require.Equal(t, exitWrong, run(ctx, pipes(), nil, nil, &out, &errs))
 		require.Contains(t, errs.String(), "orders: interrupted; without -db nothing is left of the orders on the way\n")
 		require.Contains(t, out.String(), " on the way       3         0\n")
 		require.Contains(t, out.String(), "9 orders in 1.5s")
@@ -192,11 +264,11 @@ func (m *manyOrders) Read(p []byte) (int, error) {
 }
 
 func TestManyOrdersInFlatMemory(t *testing.T) {
-	const count = 20_000
+	const count = 10_000
 	in := &manyOrders{count: count}
 	status, stdout, stderr := runOn(t, in, "-window", "500", "-")
 	require.Equal(t, exitFine, status, stderr)
-	require.Contains(t, stdout, fmt.Sprintf("    shipped   %d     %d\n", count/200*198, count/200*198))
+	require.Regexp(t, fmt.Sprintf(`shipped +%d +%[1]d\n`, count/200*198), stdout)
 	require.Contains(t, stdout, fmt.Sprintf("%d orders in ", count))
 	require.Contains(t, stdout, "all as expected")
 	// A thousand on the way and a thousand not yet forgotten, at some KiB each.

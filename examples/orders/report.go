@@ -119,7 +119,7 @@ func progressLine(c *counts, elapsed time.Duration) string {
 	}
 	fmt.Fprintf(&text, "%5.1fs  read %d, ended %d", elapsed.Seconds(), c.Read, ended)
 	separator := "; on the way:"
-	for _, step := range []step{received, validated, charged, waiting, packed} {
+	for _, step := range []step{received, validated, charging, charged, waiting, packed} {
 		if n := c.OnTheWay[step]; n > 0 {
 			fmt.Fprintf(&text, "%s %d %s", separator, n, step)
 			separator = ","
@@ -129,7 +129,7 @@ func progressLine(c *counts, elapsed time.Duration) string {
 }
 
 // summary writes the result.
-func (r *report) summary(c *counts, elapsed time.Duration, fine bool) {
+func (r *report) summary(c *counts, p *proof, elapsed time.Duration, fine bool) {
 	table := tabwriter.NewWriter(r.result, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "outcome\torders\texpected\t\n")
 	ended := 0
@@ -168,6 +168,11 @@ func (r *report) summary(c *counts, elapsed time.Duration, fine bool) {
 		}
 	}
 
+	if p != nil {
+		if lines := p.lines(); len(lines) > 0 {
+			fmt.Fprintf(r.result, "\n%s\n", strings.Join(lines, "\n"))
+		}
+	}
 	fmt.Fprintf(r.result, "\n%d orders in %.1fs, %d retries", ended, elapsed.Seconds(), c.Retries)
 	if c.Resumed > 0 {
 		fmt.Fprintf(r.result, ", %d begun by an earlier run, %d of them ended by it", c.Resumed, c.Before)

@@ -14,6 +14,7 @@ type store struct {
 	queue interface {
 		supervisor.WorkQueue
 		supervisor.Instances
+		supervisor.IntentQueue
 	}
 	// forget drops what has ended; nil where the queue shall remember it.
 	forget func(context.Context) error

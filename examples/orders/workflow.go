@@ -12,17 +12,18 @@ import (
 
 // The workflow of an order:
 //
-//	received ─▶ validated ─▶ charged ─▶ packed ─▶ shipped
-//	                            │         ▲
-//	                            └▶ waiting ┘
+//	received ─▶ validated ─▶ charging ─▶ charged ─▶ packed ─▶ shipped
+//	                                        │         ▲
+//	                                        └▶ waiting ┘
 //
 // evaluate takes one step of it. It is a pure function: from what was claimed it
 // makes one command, and the queue commits all of that command or nothing. So
 // it may be killed at any moment, or evaluated twice, and no step is lost or
 // taken twice.
 //
-// The shop is make-believe. A real one would charge the card by an
-// [supervisor.ActionIntent] in the command, never by a call from here.
+// The card is charged by an intent in the command, never by a call from here: the
+// dispatcher hands it to the payment server once the command is committed, and a
+// wakeup tells the order what became of it.
 
 // specID and revision name the workflow; an instance is pinned to both for life.
 const (
@@ -36,6 +37,7 @@ type step string
 const (
 	received  step = "received"
 	validated step = "validated"
+	charging  step = "charging"
 	charged   step = "charged"
 	waiting   step = "waiting"
 	packed    step = "packed"
@@ -80,6 +82,8 @@ func evaluate(_ context.Context, s shop, item *supervisor.WorkItem) (supervisor.
 		return validate(s, item, o, now)
 	case validated:
 		return charge(s, item, o, now)
+	case charging:
+		return paid(s, item, o, now)
 	case charged, waiting:
 		return pack(s, item, o, now)
 	case packed:
@@ -109,18 +113,58 @@ func (s shop) refuses(o order) error {
 // busyAnswers is how often the bank is busy before it answers.
 const busyAnswers = 2
 
-// charge shows both kinds of failure. Attempt counts the failures in a row, so
-// that even the busy bank needs no memory outside the item.
+// charge asks for the card to be charged. The payment server can say what became
+// of a hand-off, but does not take repeats as one: hence the class. The order
+// sleeps until it is told.
 func charge(s shop, item *supervisor.WorkItem, o order, now progress) (supervisor.TransitionCommand, error) {
-	switch {
-	case o.Card == cardDeclined:
-		return supervisor.TransitionCommand{}, supervisor.Permanent(errors.New("the card was declined"))
-	case o.Card == cardBusy && item.Attempt < busyAnswers:
-		return supervisor.TransitionCommand{}, supervisor.RetryAfter(errors.New("the bank is busy"), time.Second)
+	input, err := json.Marshal(chargeRequest{Order: o.ID, Cents: s.total(o), Card: o.Card})
+	if err != nil {
+		return supervisor.TransitionCommand{}, supervisor.Permanent(err)
 	}
-	now.PaidCents = o.Cents + s.postage[o.Country]
-	receipt := map[string]int64{"cents": now.PaidCents}
-	return now.move(item, charged, receipt, supervisor.Continue{Delay: s.pace})
+	command, err := now.move(item, charging, nil, supervisor.Reschedule{At: endOfTime()})
+	command.ActionIntents = []supervisor.ActionIntent{{
+		ID: "charge", TenantID: item.TenantID, InstanceID: item.ID, RunID: item.RunID,
+		Capability: chargeCard, State: supervisor.ActionPrepared, Input: input,
+		Effect: supervisor.EffectFunds, Reservation: &supervisor.ResourceReservationRef{ID: "card of " + item.ID},
+		RetryClass: supervisor.IdempotencyReconcileBeforeRetry, IdempotencyKey: item.ID + "/charge",
+		ControlEpochs: item.ControlEpochs, LeaseEpoch: item.LeaseVersion, ActionEpoch: item.StateVersion,
+	}}
+	return command, err
+}
+
+func (s shop) total(o order) int64 { return o.Cents + s.postage[o.Country] }
+
+// declinedReason is how the provider names the answer 402.
+const declinedReason = "http_402"
+
+// paid goes on by what became of the charge.
+func paid(s shop, item *supervisor.WorkItem, o order, now progress) (supervisor.TransitionCommand, error) {
+	for n := range item.Wakeups {
+		wakeup := &item.Wakeups[n]
+		if wakeup.Kind != supervisor.WakeupKindAction {
+			continue
+		}
+		result, err := supervisor.ParseActionResult(wakeup)
+		if err != nil {
+			return supervisor.TransitionCommand{}, supervisor.Permanent(err)
+		}
+		var command supervisor.TransitionCommand
+		switch {
+		case result.Outcome == supervisor.OutcomeSucceeded:
+			now.PaidCents = s.total(o)
+			command, err = now.move(item, charged, result.Output, supervisor.Continue{Delay: s.pace})
+		case result.Outcome == supervisor.OutcomeUnknown:
+			// Another result follows, when somebody has found it out.
+			command, err = now.move(item, charging, result.Cause, supervisor.Reschedule{At: endOfTime()})
+		case result.Reason == declinedReason:
+			err = supervisor.Permanent(errors.New("the card was declined"))
+		default:
+			err = supervisor.Permanent(fmt.Errorf("the card was not charged: %s (%s) %s", result.Outcome, result.Cause, result.Reason))
+		}
+		command.ConsumedWakeups = []string{wakeup.ID}
+		return command, err
+	}
+	return now.move(item, charging, nil, supervisor.Reschedule{At: endOfTime()})
 }
 
 // wakeupRestocked is the delivery that orders of goods out of stock wait for.
@@ -150,7 +194,8 @@ func pack(s shop, item *supervisor.WorkItem, o order, now progress) (supervisor.
 // operator shall wake.
 func endOfTime() time.Time { return time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC) }
 
-// cancel converges: whatever was paid is paid back, and the order ends. Complete
+// cancel converges: the event tells the accounts what to pay back, since an
+// instance that is cancelled has no more effects, and the order ends. Complete
 // gives it the status cancelled, because cancellation was requested.
 func cancel(item *supervisor.WorkItem, now progress) (supervisor.TransitionCommand, error) {
 	refund := map[string]int64{"refund_cents": now.PaidCents}

@@ -15,6 +15,8 @@ func itemOf(t *testing.T, o order, now progress) *supervisor.WorkItem {
 	t.Helper()
 	instance, err := supervisor.NewInstance(specID, revision, o)
 	require.NoError(t, err)
+	instance.ID = o.ID
+	instance.CapabilityPins = []supervisor.CapabilityPin{chargeCard}
 	item := &supervisor.WorkItem{Instance: instance, LeaseVersion: 1, State: instance.Config}
 	if now.Step != received {
 		item.StateVersion = 1
@@ -33,11 +35,15 @@ func TestEvaluate(t *testing.T) {
 		return o
 	}
 	declined := with(func(o *order) { o.Card = cardDeclined })
-	busy := with(func(o *order) { o.Card = cardBusy })
 	late := with(func(o *order) { o.Stock = stockLate })
 	never := with(func(o *order) { o.Stock = stockNever })
 	goods := supervisor.Wakeup{ID: "goods", Kind: wakeupRestocked}
 	paid := func(s step) progress { return progress{Step: s, PaidCents: 1490} }
+	told := func(payload string) func(*supervisor.WorkItem) {
+		return func(i *supervisor.WorkItem) {
+			i.Wakeups = []supervisor.Wakeup{goods, {ID: "told", Kind: supervisor.WakeupKindAction, Payload: json.RawMessage(payload)}}
+		}
+	}
 
 	for _, c := range []struct {
 		name     string
@@ -49,6 +55,7 @@ func TestEvaluate(t *testing.T) {
 		then     supervisor.Disposition
 		consumed []string
 		fails    string
+		input    string // of the intent
 	}{
 		{name: "a good order is valid", order: good, now: progress{Step: received},
 			next: progress{Step: validated}, then: supervisor.Continue{Delay: pace}},
@@ -58,17 +65,26 @@ func TestEvaluate(t *testing.T) {
 			fails: "the goods cost 0 cents"},
 		{name: "a negative price", order: with(func(o *order) { o.Cents = -1 }), now: progress{Step: received},
 			fails: "the goods cost -1 cents"},
-		{name: "a valid order is charged with its postage", order: good, now: progress{Step: validated},
-			next: paid(charged), payload: `{"cents":1490}`, then: supervisor.Continue{Delay: pace}},
-		{name: "a declined card", order: declined, now: progress{Step: validated},
-			fails: "the card was declined"},
-		{name: "a busy bank", order: busy, now: progress{Step: validated},
-			fails: "the bank is busy"},
-		{name: "a bank that is busy still", order: busy, now: progress{Step: validated},
-			change: func(i *supervisor.WorkItem) { i.Attempt = busyAnswers - 1 }, fails: "the bank is busy"},
-		{name: "a bank that answers at last", order: busy, now: progress{Step: validated},
-			change: func(i *supervisor.WorkItem) { i.Attempt = busyAnswers },
-			next:   paid(charged), payload: `{"cents":1490}`, then: supervisor.Continue{Delay: pace}},
+		{name: "a valid order asks for its charge, with postage", order: good, now: progress{Step: validated},
+			next: progress{Step: charging}, then: supervisor.Reschedule{At: endOfTime()},
+			input: `{"order":"a","cents":1490}`},
+		{name: "an order that is woken by something else asks only once", order: good, now: progress{Step: charging},
+			change: func(i *supervisor.WorkItem) { i.Wakeups = []supervisor.Wakeup{goods} },
+			next:   progress{Step: charging}, then: supervisor.Reschedule{At: endOfTime()}},
+		{name: "a charge", order: good, now: progress{Step: charging},
+			change: told(`{"intent":"charge","outcome":"succeeded","output":{"cents":1490}}`),
+			next:   paid(charged), payload: `{"cents":1490}`, then: supervisor.Continue{Delay: pace}, consumed: []string{"told"}},
+		{name: "a declined card", order: declined, now: progress{Step: charging},
+			change: told(`{"intent":"charge","outcome":"failed","cause":"reported","reason":"http_402"}`),
+			fails:  "the card was declined"},
+		{name: "a charge that failed otherwise", order: good, now: progress{Step: charging},
+			change: told(`{"intent":"charge","outcome":"failed","cause":"attempts"}`),
+			fails:  "the card was not charged: failed (attempts) "},
+		{name: "a charge of which nobody knows", order: good, now: progress{Step: charging},
+			change: told(`{"intent":"charge","outcome":"unknown","cause":"ambiguous"}`),
+			next:   progress{Step: charging}, payload: `"ambiguous"`, then: supervisor.Reschedule{At: endOfTime()}, consumed: []string{"told"}},
+		{name: "a result of another program", order: good, now: progress{Step: charging},
+			change: told(`7`), fails: `supervisor: wakeup "told": json: cannot unmarshal number into Go value of type supervisor.ActionResult`},
 		{name: "goods that are here are packed", order: good, now: paid(charged),
 			next: paid(packed), then: supervisor.Continue{Delay: pace}},
 		{name: "goods that are late are waited for", order: late, now: paid(charged),
@@ -120,6 +136,12 @@ func TestEvaluate(t *testing.T) {
 				c.payload = "null"
 			}
 			require.JSONEq(t, c.payload, string(command.EventPayload))
+			if c.input != "" {
+				require.Len(t, command.ActionIntents, 1)
+				require.JSONEq(t, c.input, string(command.ActionIntents[0].Input))
+			} else {
+				require.Empty(t, command.ActionIntents)
+			}
 			var next progress
 			require.NoError(t, json.Unmarshal(command.NextState, &next))
 			require.Equal(t, c.next, next)
