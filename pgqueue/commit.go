@@ -385,9 +385,9 @@ func (m *member) write(a *args) {
 	a.raw(m.command.NextState)
 	a.int8(hashKey(m.command.DeliveryKey))
 	a.text(m.command.EventType)
-	a.text(m.command.EventDigest)
-	a.text(m.command.DeliveryKey)
-	a.text(m.command.DeliveryDigest)
+	a.packed(m.command.EventDigest)
+	a.packed(m.command.DeliveryKey)
+	a.packed(m.command.DeliveryDigest)
 	a.raw(m.command.EventPayload)
 }
 

@@ -125,7 +125,7 @@ func (r *row) scan(c *cells) (broken error) {
 	r.kept = c.bool()
 	r.setAsideUntil, r.setAsideReason = c.instant(), c.text()
 	r.releaseReason, r.failureClass, r.lastError = c.text(), c.text(), c.text()
-	r.deliveryKey, r.deliveryDigest = c.text(), c.text()
+	r.deliveryKey, r.deliveryDigest = c.packed(), c.packed()
 	r.now = c.instant()
 	return broken
 }

@@ -159,6 +159,14 @@ func (a *args) text(v string) {
 	a.buffer = append(a.buffer, v...)
 }
 
+// packed writes a text in its packed form.
+func (a *args) packed(v string) {
+	var space [128]byte
+	form := appendPacked(space[:0], v)
+	a.begin(pgtype.ByteaOID, len(form))
+	a.buffer = append(a.buffer, form...)
+}
+
 // textOrNull writes NULL for the empty text.
 func (a *args) textOrNull(v string) {
 	if v == "" {
@@ -278,6 +286,13 @@ func (c *cells) bool() bool {
 }
 
 func (c *cells) text() string { return string(c.next()) }
+
+// packed reads a text in its packed form, empty for NULL.
+func (c *cells) packed() string {
+	text, ok := unpacked(c.next())
+	c.bad = c.bad || !ok
+	return text
+}
 
 // instant reads an instant, zero for NULL.
 func (c *cells) instant() time.Time {

@@ -136,9 +136,10 @@ CREATE TABLE {{schema}}.event (
     lease_version   bigint NOT NULL,
     at              timestamptz NOT NULL,
     type            text NOT NULL,
-    digest          text NOT NULL,
-    delivery_key    text NOT NULL,
-    delivery_digest text NOT NULL,
+    -- Packed: hexadecimal digits are stored as bytes.
+    digest          bytea NOT NULL,
+    delivery_key    bytea NOT NULL,
+    delivery_digest bytea NOT NULL,
     worker_id       text,
     payload         text,
     PRIMARY KEY (instance_no, state_version)

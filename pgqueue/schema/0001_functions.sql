@@ -450,7 +450,7 @@ CREATE TYPE {{schema}}.commit_v1 AS (
     due_at timestamptz, keep bigint, status text, attempt integer, consumed integer, retry_at timestamptz,
     last_progress_at timestamptz, last_event_at timestamptz, wakeup_at timestamptz, timer_at timestamptz,
     triggered bigint, matched bigint, succeeded bigint, action_terminal bigint, failure_class text, last_error text,
-    state text, delivery_hash bigint, type text, digest text, delivery_key text, delivery_digest text, payload text
+    state text, delivery_hash bigint, type text, digest bytea, delivery_key bytea, delivery_digest bytea, payload text
 );
 
 -- apply writes commits and returns the places of those that were applied and the
