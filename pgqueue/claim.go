@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/workflow-supervisor/supervisor"
@@ -32,6 +33,7 @@ func (q *Queue) ClaimDue(ctx context.Context, req supervisor.ClaimRequest) ([]su
 		return nil, q.wrap(ctx, "claim", err)
 	}
 	q.waits.claimed(req.SpecIDs, seen, result.at)
+	q.claimed.Store(int32(len(result.claimed)))
 	for _, special := range result.special {
 		claimed, err := q.claimOne(ctx, &req, special)
 		if err != nil {
@@ -39,7 +41,7 @@ func (q *Queue) ClaimDue(ctx context.Context, req supervisor.ClaimRequest) ([]su
 			return result.items(), q.wrap(ctx, "claim", err)
 		}
 		if claimed != nil {
-			result.claimed = append(result.claimed, *claimed)
+			result.add(special.place, claimed)
 		}
 	}
 	for n := range result.broken {
@@ -54,18 +56,19 @@ const inboxRounds = 3
 
 // claimResult is what the database answered to a claim.
 type claimResult struct {
-	claimed []placedItem
+	claimed []supervisor.WorkItem
+	places  []int64 // of claimed, among the turns
 	special []placedNumber
 	broken  []*brokenRowError
 	// at is the instant of the claim.
 	at time.Time
 	// inbox: nothing was claimed, deliveries have to be counted first.
 	inbox bool
-}
 
-type placedItem struct {
-	place int64
-	item  supervisor.WorkItem
+	// row is the one that is being read. Whatever is kept of it is copied.
+	row *row
+	// room is for how many items memory is taken when the first comes.
+	room int
 }
 
 // placedNumber is an instance that has to be claimed by the library's rules.
@@ -73,17 +76,33 @@ type placedNumber struct {
 	place, no int64
 }
 
+func (r *claimResult) add(place int64, item *supervisor.WorkItem) {
+	if r.claimed == nil {
+		r.claimed, r.places = make([]supervisor.WorkItem, 0, r.room), make([]int64, 0, r.room)
+	}
+	r.claimed, r.places = append(r.claimed, *item), append(r.places, place)
+}
+
 // items returns what was claimed in order of the turns.
 func (r *claimResult) items() []supervisor.WorkItem {
-	slices.SortFunc(r.claimed, func(a, b placedItem) int { return int(a.place - b.place) })
-	items := make([]supervisor.WorkItem, len(r.claimed))
-	for n := range r.claimed {
-		items[n] = r.claimed[n].item
+	if !slices.IsSorted(r.places) {
+		sort.Sort((*byPlace)(r))
 	}
-	return items
+	return r.claimed
+}
+
+// byPlace sorts what was claimed.
+type byPlace claimResult
+
+func (r *byPlace) Len() int           { return len(r.places) }
+func (r *byPlace) Less(a, b int) bool { return r.places[a] < r.places[b] }
+func (r *byPlace) Swap(a, b int) {
+	r.places[a], r.places[b] = r.places[b], r.places[a]
+	r.claimed[a], r.claimed[b] = r.claimed[b], r.claimed[a]
 }
 
 func (q *Queue) claim(ctx context.Context, req *supervisor.ClaimRequest, leaveInbox bool) (result claimResult, err error) {
+	result.room = min(req.Limit, 1+int(q.claimed.Load()))
 	a := q.store.newArgs()
 	defer q.store.free(a)
 	a.texts(req.SpecIDs)
@@ -91,9 +110,7 @@ func (q *Queue) claim(ctx context.Context, req *supervisor.ClaimRequest, leaveIn
 	a.int8(leaseMicros(req.LeaseDuration))
 	a.int4(min(req.Limit, math.MaxInt32))
 	a.bool(leaveInbox)
-	err = q.store.do(ctx, q.own, q.store.statements.claim, a, func(c *cells) error {
-		return q.scanClaim(c, req, &result)
-	})
+	err = q.store.do(ctx, q.own, q.store.statements.claim, a, func(c *cells) error { return q.scanClaim(c, req, &result) })
 	return result, err
 }
 
@@ -114,7 +131,11 @@ func (q *Queue) scanClaim(c *cells, req *supervisor.ClaimRequest, result *claimR
 		result.special = append(result.special, placedNumber{place: place, no: c.int8()})
 		return nil
 	}
-	r := new(row)
+	if result.row == nil {
+		result.row = new(row)
+	}
+	r := result.row
+	*r = row{}
 	broken := r.scanClaimed(c)
 	wakeups, err := scanWakeups(&last)
 	if broken == nil {
@@ -123,9 +144,11 @@ func (q *Queue) scanClaim(c *cells, req *supervisor.ClaimRequest, result *claimR
 	c.bad = c.bad || last.bad
 	if broken != nil {
 		result.broken = append(result.broken, &brokenRowError{row: r, cause: broken})
+		result.row = nil
 		return nil //nolint:nilerr // The row is set aside; it fails nothing else.
 	}
-	result.claimed = append(result.claimed, placedItem{place: place, item: r.item(claimedAt, wakeups)})
+	item := r.item(claimedAt, wakeups)
+	result.add(place, &item)
 	q.held.remember(r.held(claimedAt, wakeups), req.LeaseDuration)
 	return nil
 }
@@ -162,7 +185,7 @@ func scanWakeups(c *cells) (wakeups []supervisor.Wakeup, broken error) {
 
 // claimOne claims an instance that has a lifecycle timer to raise, where it is
 // still to be had.
-func (q *Queue) claimOne(ctx context.Context, req *supervisor.ClaimRequest, special placedNumber) (claimed *placedItem, err error) {
+func (q *Queue) claimOne(ctx context.Context, req *supervisor.ClaimRequest, special placedNumber) (claimed *supervisor.WorkItem, err error) {
 	var got *row
 	var wakeups []supervisor.Wakeup
 	err = q.store.transact(ctx, q.own, func(tx *transaction) error {
@@ -181,9 +204,9 @@ func (q *Queue) claimOne(ctx context.Context, req *supervisor.ClaimRequest, spec
 	if err != nil || got == nil {
 		return nil, err
 	}
-	claimed = &placedItem{place: special.place, item: got.item(got.now, wakeups)}
+	item := got.item(got.now, wakeups)
 	q.held.remember(got.held(got.now, wakeups), req.LeaseDuration)
-	return claimed, nil
+	return &item, nil
 }
 
 // claimable reports whether a locked row may be claimed now.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -39,6 +40,8 @@ type Queue struct {
 	notices                notifier
 	watching               sync.Once
 	commitType, intentType rowType
+	// claimed is how many items the latest claim got.
+	claimed atomic.Int32
 
 	capabilities   capabilityCache
 	intents        group[*intentOp]
