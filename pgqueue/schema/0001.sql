@@ -74,26 +74,33 @@ CREATE TABLE {{schema}}.instance (
 );
 
 -- What changes: one narrow row per instance, updated in place where neither
--- due_at nor runnable moves. Columns that a claim or renewal writes stand
--- together, for only what lies between the first and the last changed byte of
--- a row goes to the log.
+-- due_at nor runnable moves. Columns that seldom change come first, for only what
+-- lies between the first and the last changed byte of a row goes to the log.
 CREATE TABLE {{schema}}.run (
     instance_no        bigint PRIMARY KEY,
     tenant_no          bigint NOT NULL,
     lane_no            bigint NOT NULL,
     created_at         timestamptz NOT NULL,
-    due_at             timestamptz,
-    -- The fence. lease_epoch and lease_tenant_epoch are what the claim captured.
-    lease_version      bigint NOT NULL DEFAULT 0,
-    lease_ends_at      timestamptz,
+    -- What the claim captured.
     lease_epoch        bigint NOT NULL DEFAULT 0,
     lease_tenant_epoch bigint NOT NULL DEFAULT 0,
-    state_version      bigint NOT NULL DEFAULT 0,
     -- Raised by everything but claim, renewal and commit. A commit decides from
     -- what its claim saw, and applies only where lease_version, state_version and
     -- touched are still the same.
     touched            bigint NOT NULL DEFAULT 0,
     epoch              bigint NOT NULL DEFAULT 0,
+    raised             integer NOT NULL DEFAULT 0,
+    -- Active and not paused itself: it has a place in the index.
+    runnable           boolean NOT NULL,
+    paused             boolean NOT NULL DEFAULT false,
+    cancel_requested   boolean NOT NULL DEFAULT false,
+    -- The lease was kept by the commit that made state_version.
+    kept               boolean NOT NULL DEFAULT false,
+    due_at             timestamptz,
+    -- The fence.
+    lease_version      bigint NOT NULL DEFAULT 0,
+    lease_ends_at      timestamptz,
+    state_version      bigint NOT NULL DEFAULT 0,
     -- A hash of the latest delivery key; the key itself is in its event.
     delivery_hash      bigint NOT NULL DEFAULT 0,
     last_progress_at   timestamptz,
@@ -106,13 +113,6 @@ CREATE TABLE {{schema}}.run (
     timer_at           timestamptz,
     attempt            integer NOT NULL DEFAULT 0,
     pending            integer NOT NULL DEFAULT 0,
-    raised             integer NOT NULL DEFAULT 0,
-    -- The lease was kept by the commit that made state_version.
-    kept               boolean NOT NULL DEFAULT false,
-    -- Active and not paused itself: it has a place in the index.
-    runnable           boolean NOT NULL,
-    paused             boolean NOT NULL DEFAULT false,
-    cancel_requested   boolean NOT NULL DEFAULT false,
     status             text NOT NULL,
     lease_owner        text,
     triggered          bigint,
