@@ -17,6 +17,8 @@ type heldClaims struct {
 	claims map[instanceKey]*heldClaim
 	// sweepAt is the size at which ended claims are looked for next.
 	sweepAt int
+	// now is the host's clock.
+	now func() time.Time
 }
 
 type instanceKey struct{ tenantID, instanceID string }
@@ -37,7 +39,7 @@ type heldClaim struct {
 	// wakeups are the ids that the claim holds.
 	wakeups []string
 	// forgetAt is when the lease, renewals aside, ended a good while ago. It is
-	// on the host's monotonic clock and has no bearing on the lease.
+	// on the host's clock and has no bearing on the lease.
 	forgetAt time.Time
 }
 
@@ -80,7 +82,7 @@ const sweepFrom = 1024
 
 // remember adds a claim.
 func (h *heldClaims) remember(claim *heldClaim, lease time.Duration) {
-	now := time.Now()
+	now := h.now()
 	claim.forgetAt = now.Add(2*lease + time.Minute)
 	h.mu.Lock()
 	defer h.mu.Unlock()

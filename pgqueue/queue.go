@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -25,6 +26,10 @@ type Queue struct {
 	pool     *pgxpool.Pool
 	own      *pgxpool.Pool
 	renewing *pgxpool.Pool
+
+	// hostNow is the host's clock, [time.Now]. Nothing that is stored, and no
+	// answer, depends on it.
+	hostNow func() time.Time
 
 	closed context.Context
 	close  context.CancelCauseFunc
@@ -88,7 +93,9 @@ func New(pool *pgxpool.Pool, options Options) (*Queue, error) {
 		options: resolved,
 		store:   newStore(resolved.Schema, unnamed),
 		pool:    pool,
+		hostNow: time.Now,
 	}
+	q.held.now = func() time.Time { return q.hostNow() }
 	q.store.prepare()
 	if q.own, err = ownPool(config, resolved.Committers+intentCommitters(resolved.Committers)+3); err != nil {
 		return nil, err

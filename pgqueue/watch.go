@@ -33,8 +33,8 @@ func (q *Queue) watchSnapshots() {
 			var told time.Time
 			for q.pause(q.closed, snapshotLook) {
 				info, found := q.oldestSnapshot()
-				if found && info.Age > oldSnapshot && time.Since(told) >= oldSnapshot-snapshotLook/2 {
-					told = time.Now()
+				if found && info.Age > oldSnapshot && q.hostNow().Sub(told) >= oldSnapshot-snapshotLook/2 {
+					told = q.hostNow()
 					q.options.Observer.OldSnapshot(info)
 				}
 			}
