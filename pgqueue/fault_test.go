@@ -28,6 +28,8 @@ type proxy struct {
 	// reaches the client.
 	toServer atomic.Bool
 	cuts     atomic.Int64
+	// refusing closes new connections at once.
+	refusing atomic.Bool
 	group    sync.WaitGroup
 	mu       sync.Mutex
 	conns    map[net.Conn]struct{}
@@ -42,14 +44,23 @@ func newProxy(t *testing.T, target string) *proxy {
 	p.group.Go(p.serve)
 	t.Cleanup(func() {
 		_ = listener.Close()
-		p.mu.Lock()
-		for conn := range p.conns {
-			_ = conn.Close()
-		}
-		p.mu.Unlock()
+		p.cutAll()
 		p.group.Wait()
 	})
 	return p
+}
+
+// cutAll cuts every connection.
+func (p *proxy) cutAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		_ = conn.Close()
+	}
+}
+
+func (p *proxy) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", p.listener.Addr().String())
 }
 
 func (p *proxy) serve() {
@@ -57,6 +68,10 @@ func (p *proxy) serve() {
 		client, err := p.listener.Accept()
 		if err != nil {
 			return
+		}
+		if p.refusing.Load() {
+			_ = client.Close()
+			continue
 		}
 		server, err := net.Dial("tcp", p.target)
 		if err != nil {
@@ -107,9 +122,7 @@ func openThrough(t *testing.T, schema string) (*Queue, *proxy) {
 	require.NoError(t, err)
 	p := newProxy(t, net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))))
 	q := open(t, testDSN(t), schema, Options{DisableListen: true}, func(config *pgxpool.Config) {
-		config.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", p.listener.Addr().String())
-		}
+		config.ConnConfig.DialFunc = p.dial
 	})
 	return q, p
 }

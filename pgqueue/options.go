@@ -42,7 +42,8 @@ type Options struct {
 	// or give Listen a way around the pooler.
 	DisableListen bool
 
-	// Listen is how the listener connects; nil: as the pool does.
+	// Listen is how the listener connects, made by [pgx.ParseConfig]; nil: as the
+	// pool does.
 	Listen *pgx.ConnConfig
 
 	// Observer is told what the queue finds out beside its answers.
@@ -121,6 +122,10 @@ func (o Options) resolved() (Options, error) {
 	}
 	if o.DisableListen && o.Listen != nil {
 		errs = append(errs, errors.New("Listen is set, but DisableListen is true"))
+	}
+	// pgx panics on a config that was made otherwise, which lacks these.
+	if o.Listen != nil && (o.Listen.DialFunc == nil || o.Listen.LookupFunc == nil || o.Listen.BuildFrontend == nil) {
+		errs = append(errs, errors.New("Listen was not made by pgx.ParseConfig"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return o, fmt.Errorf("pgqueue: options: %w", err)

@@ -31,6 +31,13 @@ func runWorker() (code int) {
 				err = q.Migrate(ctx)
 			case "run":
 				err = runSupervisor(ctx, q)
+			case "start":
+				var i supervisor.Instance
+				if i, err = supervisor.NewInstance(testSpec, 1, nil); err == nil {
+					_, err = q.Start(ctx, i, time.Time{})
+				}
+				// Notifications follow; a queue that is closed sends none.
+				time.Sleep(100 * time.Millisecond)
 			default:
 				err = fmt.Errorf("unknown work %q", os.Getenv(workerVariable))
 			}
