@@ -62,9 +62,16 @@ func TestWorkersAreKilled(t *testing.T) {
 }
 
 // TestServerCrashesMidLoad restarts the server in immediate mode while a
-// supervisor works.
+// supervisor works. Without synchronous commits the server forgets the latest
+// ones: the work of those is done again.
 func TestServerCrashesMidLoad(t *testing.T) {
-	server := ownServer(t)
+	for _, setting := range []string{"synchronous_commit = on", "synchronous_commit = off"} {
+		t.Run(setting, func(t *testing.T) { serverCrashesMidLoad(t, setting) })
+	}
+}
+
+func serverCrashesMidLoad(t *testing.T, setting string) {
+	server := ownServer(t, setting)
 	q := open(t, server.dsn(), newSchema(t, server.dsn()), Options{})
 	instances := repeats(200, 5000)
 	fill(t, q, instances, 5, "clock_timestamp()")

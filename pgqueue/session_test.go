@@ -151,6 +151,7 @@ func TestSessionSettingsDoNotMatter(t *testing.T) {
 	for _, settings := range []map[string]string{
 		{"timezone": "Asia/Kolkata", "datestyle": "German"},
 		{"timezone": "America/St_Johns", "datestyle": "SQL, DMY", "intervalstyle": "sql_standard"},
+		{"timezone": "Pacific/Kiritimati", "synchronous_commit": "off"},
 		{"default_transaction_isolation": "serializable"},
 		{"default_transaction_isolation": "repeatable read", "standard_conforming_strings": "on"},
 	} {
