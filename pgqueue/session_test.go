@@ -42,7 +42,10 @@ func TestSessionsThatForget(t *testing.T) {
 func TestPgBouncer(t *testing.T) {
 	bouncer, err := exec.LookPath("pgbouncer")
 	if err != nil {
-		t.Skip("pgbouncer is not installed")
+		// Not everybody's path has the folder that it is installed to.
+		if bouncer, err = exec.LookPath("/usr/sbin/pgbouncer"); err != nil {
+			t.Skip("pgbouncer is not installed")
+		}
 	}
 	config, err := pgx.ParseConfig(testDSN(t))
 	require.NoError(t, err)
@@ -51,7 +54,7 @@ func TestPgBouncer(t *testing.T) {
 	port, err := freePort()
 	require.NoError(t, err)
 	users, settings := filepath.Join(folder, "users"), filepath.Join(folder, "pgbouncer.ini")
-	require.NoError(t, os.WriteFile(users, fmt.Appendf(nil, "%q \"\"\n", config.User), 0o644))
+	require.NoError(t, os.WriteFile(users, fmt.Appendf(nil, "%q %q\n", config.User, config.Password), 0o644))
 	require.NoError(t, os.WriteFile(settings, fmt.Appendf(nil, `[databases]
 * = host=%s port=%d
 [pgbouncer]
