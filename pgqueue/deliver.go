@@ -28,6 +28,10 @@ SELECT DISTINCT b.instance_no FROM (
 
 	sqlCountWakeups = `
 UPDATE {{schema}}.wakeup SET counted = true WHERE instance_no = $1 AND NOT counted RETURNING due_at`
+
+	// Of an instance that Prune removed while the delivery was on its way.
+	sqlDropWakeups = `
+DELETE FROM {{schema}}.wakeup WHERE instance_no = $1 AND NOT EXISTS (SELECT FROM {{schema}}.run r WHERE r.instance_no = $1)`
 )
 
 // errRaced ends a transaction that another one has overtaken; it is repeated.
@@ -198,12 +202,16 @@ func (q *Queue) countInbox(ctx context.Context) error {
 
 func (q *Queue) countWakeups(ctx context.Context, tx *transaction, no int64) error {
 	r, err := q.load(ctx, tx, no, "", "")
-	if err != nil || r == nil {
+	if err != nil {
 		return err
 	}
 	a := q.store.newArgs()
 	defer q.store.free(a)
 	a.int8(no)
+	if r == nil {
+		tx.add(sqlDropWakeups, a, nil)
+		return nil
+	}
 	counted := 0
 	tx.add(sqlCountWakeups, a, func(c *cells) error {
 		r.arrived(c.instant())

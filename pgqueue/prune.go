@@ -7,23 +7,34 @@ import (
 	"github.com/workflow-supervisor/supervisor"
 )
 
-// pruneBatch bounds the rows that one transaction of Prune removes of a table.
-const pruneBatch = 1000
+// pruneBatch bounds the instances that one transaction of Prune looks at, and
+// pruneRows the rows that it removes: only an instance that has more by itself
+// exceeds it, for it goes as a whole.
+const pruneBatch, pruneRows = 1000, 5000
 
 const (
-	sqlPrune = `SELECT {{schema}}.prune_v1($1, $2)`
+	sqlPrune = `SELECT {{schema}}.prune_v1($1, $2, $3)`
 
 	// Events are removed instance by instance, so that the latest of each, which
-	// holds the delivery key, is known to stay.
+	// holds the delivery key, is known to stay. The answer is the instance to go
+	// on with, NULL after the last.
 	sqlPruneEvents = `
 WITH page AS MATERIALIZED (
     SELECT r.instance_no, r.state_version FROM {{schema}}.run r
-    WHERE r.instance_no > $2 ORDER BY r.instance_no LIMIT $3
+    WHERE r.instance_no >= $2 ORDER BY r.instance_no LIMIT $3
+), old AS MATERIALIZED (
+    SELECT e.instance_no, e.state_version FROM page
+    CROSS JOIN LATERAL (
+        SELECT e.instance_no, e.state_version FROM {{schema}}.event e
+        WHERE e.instance_no = page.instance_no AND e.state_version < page.state_version AND e.at < $1
+        ORDER BY e.state_version LIMIT $4
+    ) e
+    ORDER BY e.instance_no, e.state_version LIMIT $4
 ), gone AS (
-    DELETE FROM {{schema}}.event e USING page
-    WHERE e.instance_no = page.instance_no AND e.state_version < page.state_version AND e.at < $1
+    DELETE FROM {{schema}}.event e USING old WHERE e.instance_no = old.instance_no AND e.state_version = old.state_version
 )
-SELECT max(instance_no) FROM page`
+SELECT CASE WHEN (SELECT count(*) FROM old) = $4 THEN (SELECT max(instance_no) FROM old)
+            ELSE (SELECT max(instance_no) + 1 FROM page) END`
 
 	sqlPruneWakeups = `
 WITH old AS MATERIALIZED (
@@ -36,29 +47,31 @@ WITH old AS MATERIALIZED (
 SELECT count(*) FROM old`
 )
 
-// Prune implements [supervisor.Instances]. It removes in transactions of at most
-// a thousand instances each, and may be broken off and repeated at any time.
+// Prune implements [supervisor.Instances]. It removes at most some thousand rows
+// in a transaction, and may be broken off and repeated at any time.
 func (q *Queue) Prune(ctx context.Context, before time.Time) (removed int, err error) {
-	for count := int64(pruneBatch); count == pruneBatch; {
+	for next := int64(1); next > 0; {
+		next, err = q.pruneStep(ctx, q.store.statements.pruneEvents, func(a *args) {
+			a.instant(before)
+			a.int8(next)
+			a.int8(pruneBatch)
+			a.int8(pruneRows)
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	// What finished goes without most of its events by now.
+	for count := int64(1); count > 0; {
 		count, err = q.pruneStep(ctx, q.store.statements.pruneInstances, func(a *args) {
 			a.instant(before)
 			a.int8(pruneBatch)
+			a.int8(pruneRows)
 		})
 		if err != nil {
 			return removed, err
 		}
 		removed += int(count)
-	}
-	for last, more := int64(0), true; more; {
-		next, err := q.pruneStep(ctx, q.store.statements.pruneEvents, func(a *args) {
-			a.instant(before)
-			a.int8(last)
-			a.int8(pruneBatch)
-		})
-		if err != nil {
-			return removed, err
-		}
-		last, more = next, next > 0
 	}
 	for count := int64(pruneBatch); count == pruneBatch; {
 		count, err = q.pruneStep(ctx, q.store.statements.pruneWakeups, func(a *args) {

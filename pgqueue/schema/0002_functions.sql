@@ -434,11 +434,12 @@ BEGIN
     INSERT INTO {{schema}}.intent_limit (tenant_id, capability_id, most, used) VALUES (p_tenant_id, p_capability_id, p_most, v_used);
 END $$;
 
--- prune removes up to p_most instances that finished before an instant, with all
--- rows, and returns how many. It keeps those with an intent that may have had an
--- effect and is not settled, and leaves what somebody else has locked for the
--- next time.
-CREATE FUNCTION {{schema}}.prune_v1(p_before timestamptz, p_most bigint) RETURNS bigint
+-- prune removes instances that finished before an instant, with all their rows
+-- but for those with an intent that may have had an effect and is not settled, and
+-- returns how many: at most p_most, and as many as have p_rows rows, though always one. Their rows are
+-- looked for once they are locked, when nobody can add more, save deliveries that
+-- are still on their way: the claim that finds those removes them.
+CREATE FUNCTION {{schema}}.prune_v1(p_before timestamptz, p_most bigint, p_rows bigint) RETURNS bigint
 LANGUAGE plpgsql SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_nos bigint[];
@@ -457,10 +458,18 @@ BEGIN
     PERFORM 1 FROM {{schema}}.intent n WHERE n.instance_no = ANY (v_nos) ORDER BY n.instance_no, n.id FOR UPDATE;
     -- Whatever was handed off until they were locked is seen now.
     v_nos := ARRAY(
-        SELECT v.no FROM unnest(v_nos) AS v(no)
-        WHERE NOT EXISTS (SELECT 1 FROM {{schema}}.intent n
-                          WHERE n.instance_no = v.no AND (n.state IN ('dispatch_committed', 'executing', 'unknown')
-                              OR n.state = 'retryable' AND (n.progress::jsonb ->> 'ambiguous')::int > 0)));
+        SELECT w.no FROM (
+            SELECT v.no, row_number() OVER o AS nth, sum(
+                (SELECT count(*) FROM {{schema}}.event e WHERE e.instance_no = v.no) +
+                (SELECT count(*) FROM {{schema}}.wakeup k WHERE k.instance_no = v.no) +
+                (SELECT count(*) FROM {{schema}}.intent n WHERE n.instance_no = v.no)) OVER o AS rows
+            FROM unnest(v_nos) WITH ORDINALITY AS v(no, place)
+            WHERE NOT EXISTS (SELECT 1 FROM {{schema}}.intent n
+                              WHERE n.instance_no = v.no AND (n.state IN ('dispatch_committed', 'executing', 'unknown')
+                                  OR n.state = 'retryable' AND (n.progress::jsonb ->> 'ambiguous')::int > 0))
+            WINDOW o AS (ORDER BY v.place)
+        ) w
+        WHERE w.rows <= p_rows OR w.nth = 1);
     DELETE FROM {{schema}}.intent n WHERE n.instance_no = ANY (v_nos);
     DELETE FROM {{schema}}.event e WHERE e.instance_no = ANY (v_nos);
     DELETE FROM {{schema}}.wakeup w WHERE w.instance_no = ANY (v_nos);
