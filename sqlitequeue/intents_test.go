@@ -378,3 +378,38 @@ func TestIntentWritesShareTransactions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, count-count/8, snapshot.PendingWakeups)
 }
+
+// Slots are counted in the transaction that takes or frees them.
+func TestIntentSlotsSurviveFailedWrites(t *testing.T) {
+	for n := 1; ; n++ {
+		q, store := openFaulty(t, filepath.Join(t.TempDir(), "queue.db"))
+		require.NoError(t, q.LimitIntents(t.Context(), supervisor.IntentLimit{CapabilityID: "pay", Max: 1}))
+		plan(t, q, "a", write("a", payPin), write("b", payPin))
+		works := claimIntents(t, q, 1)
+		marked, err := q.MarkIntent(t.Context(), &works[0])
+		require.NoError(t, err)
+		require.Empty(t, claimIntents(t, q, 1))
+
+		used := func() (used int) {
+			require.NoError(t, q.DB().QueryRowContext(t.Context(), `SELECT used FROM supervisor_limits`).Scan(&used))
+			return used
+		}
+		disarm := store.failWrite(n)
+		err = q.SettleIntent(t.Context(), &marked, succeeded())
+		reached := disarm()
+		if err != nil {
+			require.True(t, reached)
+			require.Equal(t, 1, used(), "write %d", n)
+			require.NoError(t, q.SettleIntent(t.Context(), &marked, succeeded()))
+		}
+		require.Zero(t, used(), "write %d", n)
+		works = claimIntents(t, q, 1)
+		require.Equal(t, []string{"b"}, workIDs(works), "write %d", n)
+		handOff(t, q, works[0])
+		require.Zero(t, used(), "write %d", n)
+		if !reached {
+			require.Greater(t, n, 5)
+			return
+		}
+	}
+}
