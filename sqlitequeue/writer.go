@@ -445,11 +445,13 @@ var writerPragmas = [...]string{
 func (w *writer) connect(ctx context.Context) error {
 	conn, err := w.q.db.Conn(ctx)
 	if err != nil {
-		return err
+		return errors.Join(w.q.file.check(), err)
 	}
 	files, err := w.prepare(ctx, conn)
 	if err != nil {
-		return errors.Join(err, conn.Close())
+		// Another file in the place of the queue's cannot even be read where the
+		// log is not its own.
+		return errors.Join(w.q.file.check(), err, conn.Close())
 	}
 	w.conn, w.files = conn, files
 	return nil
