@@ -98,8 +98,9 @@ the payment server's ledger: 10 orders charged once, 0 twice, 0 not at all
 $`, stderr)
 }
 
-// In memory, and with every fault, a hundred times over.
-func TestFaultsInMemory(t *testing.T) {
+// thousandOrders are some of which every tenth is declined, with ids that have to
+// be escaped on their way.
+func thousandOrders() io.Reader {
 	var in strings.Builder
 	for n := range 1000 {
 		extra := ""
@@ -108,7 +109,46 @@ func TestFaultsInMemory(t *testing.T) {
 		}
 		fmt.Fprintf(&in, `{"id":"%d/ é","country":"NL","cents":100%s}`+"\n", n, extra)
 	}
-	status, stdout, stderr := runOn(t, strings.NewReader(in.String()), "-faults", "-workers", "64", "-")
+	return strings.NewReader(in.String())
+}
+
+// forgetfulLedger is that of a server which says that it will not accept an
+// identity, and does.
+type forgetfulLedger struct{ ledger }
+
+func (l forgetfulLedger) decide(ctx context.Context, v verdict) (verdict, error) {
+	if v.State != stateNever {
+		return l.ledger.decide(ctx, v)
+	}
+	for known := range l.all(ctx) {
+		if known.Identity == v.Identity {
+			return known, nil
+		}
+	}
+	return v, nil
+}
+
+// The proof is one: it finds what becomes of a promise that is broken.
+func TestProofFindsDoubleCharges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		over := pipes()
+		listener, err := over.listen(t.Context())
+		require.NoError(t, err)
+		books, err := openLedger(t.Context(), "")
+		require.NoError(t, err)
+		stop := servePayments(t.Context(), listener, forgetfulLedger{books}, true)
+		var out bytes.Buffer
+		args := []string{"-payments", "http://" + listener.Addr().String(), "-faults", "-workers", "64", "-"}
+		require.Equal(t, exitWrong, run(t.Context(), over, args, thousandOrders(), &out, io.Discard))
+		require.NoError(t, stop())
+		require.Regexp(t, `ledger: \d+ orders charged once, [1-9]\d* twice, 0 not at all`, out.String())
+		require.Contains(t, out.String(), ": not all as expected")
+	})
+}
+
+// In memory, and with every fault.
+func TestFaultsInMemory(t *testing.T) {
+	status, stdout, stderr := runOn(t, thousandOrders(), "-faults", "-workers", "64", "-")
 	require.Equal(t, exitFine, status, stdout+stderr)
 	require.Contains(t, stdout, "the payment server's ledger: 900 orders charged once, 0 twice, 0 not at all\nsince its start it failed ")
 	for _, way := range []fault{faultBefore, faultLate, faultAfter, faultSilent, faultTwice, faultError} {

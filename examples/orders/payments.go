@@ -52,7 +52,7 @@ const (
 	faultSilent fault = "silent after accepting"
 	// faultTwice: it answers twice.
 	faultTwice fault = "answered twice"
-	// faultError is an error of the server, before or after.
+	// faultError: it has charged the card and says that it has failed.
 	faultError fault = "error 500 after accepting"
 )
 
