@@ -90,13 +90,13 @@ const (
 	Succeeded Meaning = "succeeded"
 	// Running: it was accepted and goes on; the Location is where to look.
 	Running Meaning = "running"
-	// Failed: the server has looked at the intent and there is no effect. The
-	// instance is told the status.
+	// Failed: the server has judged the intent, and there is no effect of any
+	// request under its key. The instance is told the status.
 	Failed Meaning = "failed"
-	// Refused: as failed, by something in front: the path, the credentials.
+	// Refused: this request was turned away for good, by something that need not
+	// have looked at the key. It proves nothing of an earlier, ambiguous one.
 	Refused Meaning = "refused"
-	// NotSent: this request was turned away without an effect; another one may
-	// be served.
+	// NotSent: as refused, and another request may be served.
 	NotSent Meaning = "not_sent"
 	// Ambiguous: nobody knows.
 	Ambiguous Meaning = "ambiguous"
