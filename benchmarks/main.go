@@ -269,8 +269,10 @@ func (p *Part) extend(before *Part) {
 	p.Measurements = append(slices.Clone(before.Measurements), p.Measurements...)
 	p.Began = before.Began
 	p.Seconds += before.Seconds
-	if p.Revision != before.Revision {
+	if !strings.Contains(before.Revision, p.Revision) {
 		p.Revision = before.Revision + ", " + p.Revision
+	} else {
+		p.Revision = before.Revision
 	}
 }
 
