@@ -291,7 +291,7 @@ func (s *service) turn() (next *service) {
 }
 
 // limited returns the context of the service, ended with a cause after a
-// timeout (0: none), and what frees it.
+// timeout (0: none), and what frees it, once or more often.
 func (s *service) limited(timeout time.Duration, cause error) (ctx context.Context, free func()) {
 	if timeout <= 0 {
 		return &s.ctx, func() {}
@@ -302,15 +302,22 @@ func (s *service) limited(timeout time.Duration, cause error) (ctx context.Conte
 	ctx, cancel := context.WithTimeoutCause(&s.ctx, timeout, cause)
 	background := &s.batch.crew.background
 	background.Add(1)
+	freed := false // guarded by batch.mu: a watch that comes late is of no call
 	unwatch := context.AfterFunc(ctx, func() {
 		defer background.Done()
 		s.batch.mu.Lock()
 		defer s.batch.mu.Unlock()
-		s.expectReturn()
+		if !freed {
+			s.expectReturn()
+		}
 	})
 	return ctx, func() {
 		if unwatch() {
 			background.Done()
+		} else {
+			s.batch.mu.Lock()
+			freed = true
+			s.batch.mu.Unlock()
 		}
 		cancel()
 	}
@@ -327,8 +334,8 @@ func (s *service) returned() bool {
 	return !s.abandoned
 }
 
-// paused notes that one of several calls of foreign code is back and that the
-// next one has its own time; false if the first was abandoned.
+// paused notes that one of several calls of foreign code is back, its limit
+// freed, and that the next one has its own time; false if the first was abandoned.
 func (s *service) paused() bool {
 	s.batch.mu.Lock()
 	defer s.batch.mu.Unlock()
