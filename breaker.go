@@ -29,37 +29,53 @@ type breaker struct {
 	probing   bool
 }
 
-// state reports whether no call may be made at now, and whether only a probe may.
-func (b *breaker) state(now time.Time) (open, probation bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.openUntil.IsZero() {
-		return false, false
-	}
-	return b.probing || now.Before(b.openUntil), true
-}
-
-// begin asks for a call at now. Where it is refused wait is how long for.
-func (b *breaker) begin(now time.Time) (wait time.Duration, ok bool) {
+// state says when to ask again where no call may be made at now, else zero, and
+// whether only a probe may be.
+func (b *breaker) state(now time.Time) (again time.Time, probation bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.openUntil.IsZero():
-		return 0, true
+		return time.Time{}, false
 	case now.Before(b.openUntil):
-		return b.openUntil.Sub(now), false
+		return b.openUntil, true
 	case b.probing:
-		return b.policy.RestDelay, false
+		return now.Add(b.policy.RestDelay), true
+	}
+	return time.Time{}, true
+}
+
+// breakerCall is what a breaker knows of one call.
+type breakerCall int32
+
+const (
+	breakerNoCall breakerCall = iota
+	breakerUsual
+	breakerProbe
+)
+
+// begin asks for a call at now. Where it is refused there is none, and wait is
+// how long for. Each call is given back by ended or notMade, once.
+func (b *breaker) begin(now time.Time) (call breakerCall, wait time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.openUntil.IsZero():
+		return breakerUsual, 0
+	case now.Before(b.openUntil):
+		return breakerNoCall, b.openUntil.Sub(now)
+	case b.probing:
+		return breakerNoCall, b.policy.RestDelay
 	}
 	b.probing = true
-	return 0, true
+	return breakerProbe, 0
 }
 
 // ended notes how a call that began ended.
-func (b *breaker) ended(failed bool, now time.Time) {
+func (b *breaker) ended(call breakerCall, failed bool, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.probing = false
+	b.giveBack(call)
 	if !failed {
 		b.failures, b.openUntil = 0, time.Time{}
 		return
@@ -70,8 +86,16 @@ func (b *breaker) ended(failed bool, now time.Time) {
 }
 
 // notMade takes a call back that was asked for and not made.
-func (b *breaker) notMade() {
+func (b *breaker) notMade(call breakerCall) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.probing = false
+	b.giveBack(call)
+}
+
+// giveBack lets the next probe be sent. A call from before the breaker opened,
+// which ends while one is under way, does not.
+func (b *breaker) giveBack(call breakerCall) {
+	if call == breakerProbe {
+		b.probing = false
+	}
 }

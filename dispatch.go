@@ -20,7 +20,8 @@ type DispatchStats struct {
 	// Succeeded, Rejected, Retryable and Unknown count settlements that were
 	// stored, by their state; a reconciled intent counts as one of the first two.
 	Succeeded, Rejected, Retryable, Unknown int
-	// Accepted counts receipts that were stored of work that runs on.
+	// Accepted counts receipts that were stored without a settlement: of work that
+	// runs on, and from those who had lost their lease.
 	Accepted int
 	// Refused counts marks that the queue refused.
 	Refused int
@@ -30,7 +31,7 @@ type DispatchStats struct {
 	LeasesLost int
 	// Abandoned counts calls of providers that ignored the end of their context.
 	Abandoned int
-	// Failed counts intents of which nothing could be stored.
+	// Failed counts intents of which something could not be stored.
 	Failed int
 }
 
@@ -90,7 +91,8 @@ func (e *IntentError) Unwrap() error { return e.Err }
 // stored all the same. The stats are valid beside an error, which joins
 //
 //   - an invalid setting, or ctx's error before anything was claimed,
-//   - a [*QueueError] of the claim; intents beside it are served,
+//   - a [*QueueError] of the claim, also where it gave out what does not fit;
+//     intents beside it are served,
 //   - a [*DispatchError] that names each intent of which something could not be
 //     stored, or contradicted what was stored.
 //
@@ -104,7 +106,7 @@ func RunDispatchPass(ctx context.Context, queue IntentQueue, providers *Provider
 	if err := ctx.Err(); err != nil {
 		return DispatchStats{}, fmt.Errorf("supervisor: nothing was claimed: %w", err)
 	}
-	pins, steady := providers.wanted(time.Now())
+	pins, steady, _ := providers.wanted(time.Now())
 	if len(pins) == 0 {
 		return DispatchStats{}, nil
 	}
@@ -121,7 +123,7 @@ func RunDispatchPass(ctx context.Context, queue IntentQueue, providers *Provider
 		pass.interrupted()
 	}
 	engine.join()
-	return pass.stats, pass.err()
+	return pass.result()
 }
 
 // Dispatcher is the long loop: it claims intents and serves them until it is
@@ -192,13 +194,17 @@ func (d *Dispatcher) record(more DispatchStats) {
 type dispatchSource struct {
 	dispatcher *Dispatcher
 	engine     *dispatchEngine
-	pins       []CapabilityPin // of the latest claim
+	// pins are those of the latest claim, rested is when there may be more of
+	// them; zero: never.
+	pins   []CapabilityPin
+	rested time.Time
 }
 
 func (s *dispatchSource) claim(base context.Context, limit int, unwanted func() bool) (items int, idle bool, err error) {
-	pins, steady := s.engine.providers.wanted(time.Now())
-	if s.pins = pins; len(pins) == 0 {
-		return 0, true, nil
+	pins, steady, rested := s.engine.providers.wanted(time.Now())
+	s.pins, s.rested = pins, rested
+	if len(pins) == 0 {
+		return 0, rested.IsZero(), nil
 	}
 	claimed := s.engine.claim(base, pins, steady, limit)
 	if len(claimed.works) > 0 {
@@ -212,10 +218,24 @@ func (s *dispatchSource) claim(base context.Context, limit int, unwanted func() 
 }
 
 func (s *dispatchSource) wait() func(context.Context) error {
-	if s.dispatcher.waiter == nil {
+	waiter, pins, rested := s.dispatcher.waiter, s.pins, s.rested
+	if len(pins) > 0 && waiter == nil {
 		return nil
 	}
-	return func(ctx context.Context) error { return s.dispatcher.waiter.WaitIntents(ctx, s.pins) }
+	return func(ctx context.Context) error {
+		until := ctx
+		if !rested.IsZero() {
+			limited, cancel := context.WithDeadline(ctx, rested)
+			defer cancel()
+			until = limited
+		}
+		if len(pins) == 0 {
+			<-until.Done() // no pins would mean all
+		} else if err := waiter.WaitIntents(until, pins); until.Err() == nil {
+			return err
+		}
+		return ctx.Err()
+	}
 }
 
 func (s *dispatchSource) problem(message string, err error) { s.engine.notify.problem(message, err) }
@@ -273,10 +293,47 @@ func (e *dispatchEngine) claim(ctx context.Context, pins []CapabilityPin, steady
 		result.err = &QueueError{Op: "ClaimIntents", Err: err}
 	}
 	result.works = firstOfEach(result.works, (*IntentWork).Key)
+	// What does not fit is left to the end of its lease. The error makes a loop
+	// back off, for there may be more of it.
+	result.works = slices.DeleteFunc(result.works, func(work IntentWork) bool {
+		err := e.unfit(&work)
+		if err != nil {
+			result.err = errors.Join(result.err, &QueueError{Op: "ClaimIntents", Err: err})
+		}
+		return err != nil
+	})
 	if len(result.works) == 0 {
 		e.notify.dispatchPassEnded(DispatchStats{}, result.err, time.Since(result.sentAt))
 	}
 	return result
+}
+
+// unfit says why a claimed intent cannot be served, nil where it can.
+func (e *dispatchEngine) unfit(work *IntentWork) error {
+	key := work.Key()
+	if err := key.Validate(); err != nil {
+		return err
+	}
+	if e.providers.find(work.Intent.Capability) == nil {
+		return fmt.Errorf("intent %q of instance %q of tenant %q: no provider of capability %q",
+			shorten(key.IntentID), shorten(key.InstanceID), shorten(key.TenantID), shorten(work.Intent.Capability.ID))
+	}
+	marked, accepted := work.Intent.State == ActionDispatchCommitted, work.Receipt != nil
+	fits := false
+	switch work.Task {
+	case IntentTaskDispatch:
+		// A mark of another lease may have been followed by a call.
+		fits = work.Waiting() || marked && work.MarkedUnder == work.LeaseVersion && work.Repeatable()
+	case IntentTaskRecover:
+		fits = marked
+	case IntentTaskObserve, IntentTaskCancel:
+		fits = accepted && (work.Intent.State == ActionExecuting || work.Intent.State == ActionUnknown)
+	}
+	if !fits {
+		return fmt.Errorf("intent %q of instance %q of tenant %q: task %q does not fit state %q",
+			shorten(key.IntentID), shorten(key.InstanceID), shorten(key.TenantID), shorten(string(work.Task)), shorten(string(work.Intent.State)))
+	}
+	return nil
 }
 
 // dispatchPass is a batch of intents.
@@ -305,7 +362,8 @@ func (e *dispatchEngine) newPass(base context.Context, claimed claimedIntents, s
 
 // batchEnded closes the pass after its last intent.
 func (p *dispatchPass) batchEnded() {
-	p.engine.notify.dispatchPassEnded(p.stats, p.err(), time.Since(p.sentAt))
+	stats, err := p.result()
+	p.engine.notify.dispatchPassEnded(stats, err, time.Since(p.sentAt))
 }
 
 // count adds to the stats of the pass and of its loop.
@@ -318,19 +376,30 @@ func (p *dispatchPass) count(more DispatchStats) {
 	}
 }
 
-// failed records an intent of which something could not be stored.
-func (p *dispatchPass) failed(key IntentKey, err error) {
+// failed records what could not be stored of an intent. It reports whether that
+// is the first of it: one intent fails once.
+func (p *dispatchPass) failed(key IntentKey, err error) (first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.errored = append(p.errored, IntentError{IntentKey: key, Err: err})
+	at := slices.IndexFunc(p.errored, func(e IntentError) bool { return e.IntentKey == key })
+	if at < 0 {
+		p.errored = append(p.errored, IntentError{IntentKey: key, Err: err})
+		return true
+	}
+	p.errored[at].Err = fmt.Errorf("%w; %w", p.errored[at].Err, err)
+	return false
 }
 
-// err is the error of the pass, once it has ended.
-func (p *dispatchPass) err() error {
+// result is what the pass returns once it has ended. A call that was abandoned
+// may still add to the stats.
+func (p *dispatchPass) result() (DispatchStats, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if len(p.errored) == 0 {
-		return p.claimErr
+		return p.stats, p.claimErr
 	}
-	return errors.Join(p.claimErr, &DispatchError{Intents: slices.SortedFunc(slices.Values(p.errored), func(a, b IntentError) int {
+	intents := slices.SortedFunc(slices.Values(p.errored), func(a, b IntentError) int {
 		return cmp.Or(cmp.Compare(a.TenantID, b.TenantID), cmp.Compare(a.InstanceID, b.InstanceID), cmp.Compare(a.IntentID, b.IntentID))
-	})})
+	})
+	return p.stats, errors.Join(p.claimErr, &DispatchError{Intents: intents})
 }

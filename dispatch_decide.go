@@ -52,7 +52,7 @@ func (p *registeredProvider) byReport(work *IntentWork, report *Report) verdict 
 
 // again lets the intent be sent once more, within the bound of attempts.
 func (p *registeredProvider) again(work *IntentWork, proof IntentProof, trouble *Diagnostic) verdict {
-	delay, more := p.options.Retry.Next(work.Attempt)
+	delay, more := p.options.Retry.next(work.Attempt)
 	switch {
 	case more:
 		return verdict{settlement: &Settlement{State: ActionRetryable, Delay: delay, Proof: proof, Diagnostic: trouble}}
@@ -134,9 +134,6 @@ func (p *registeredProvider) byReconciliation(work *IntentWork, answer Reconcili
 func (p *registeredProvider) byDispatch(ctx context.Context, work *IntentWork, receipt *Receipt, err error) verdict {
 	switch {
 	case err == nil:
-		if err := receipt.Validate(); err != nil {
-			return p.ambiguous(work, &Diagnostic{Phase: PhaseDispatch, Category: CategoryInvalid})
-		}
 		return p.byReceipt(work, receipt)
 	case isRefused(err):
 		return verdict{settlement: &Settlement{
@@ -149,11 +146,28 @@ func (p *registeredProvider) byDispatch(ctx context.Context, work *IntentWork, r
 	return p.ambiguous(work, trouble(ctx, PhaseDispatch, err))
 }
 
+// invalidAnswerError is that of a call which returned what cannot be stored.
+type invalidAnswerError struct{ err error }
+
+func (e *invalidAnswerError) Error() string { return e.err.Error() }
+func (e *invalidAnswerError) Unwrap() error { return e.err }
+
+// validReceipt is the error of a call of Dispatch that returned no other.
+func validReceipt(receipt *Receipt) error {
+	if err := receipt.Validate(); err != nil {
+		return &invalidAnswerError{err}
+	}
+	return nil
+}
+
 // trouble names what an error of a provider is, without its text.
 func trouble(ctx context.Context, phase DiagnosticPhase, err error) *Diagnostic {
 	category := CategoryError
 	_, panicked := errors.AsType[*PanicError](err)
+	_, invalid := errors.AsType[*invalidAnswerError](err)
 	switch cause := context.Cause(ctx); {
+	case invalid:
+		category = CategoryInvalid
 	case panicked:
 		category = CategoryPanic
 	case errors.Is(cause, ErrProviderTimeout):

@@ -3,7 +3,6 @@ package supervisor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 )
@@ -19,8 +18,10 @@ type dispatch struct {
 	// stage is what the goroutine of the job is doing; that of a timer, which
 	// may have to give it up, reads it.
 	stage atomic.Pointer[dispatchStage]
-	// called: the breaker waits to be told how the call ends.
-	called atomic.Bool
+	// called is the call that the breaker waits to be told the end of.
+	called atomic.Int32 // a breakerCall
+	// leaseGone: it was told.
+	leaseGone atomic.Bool
 
 	// What the job gave. Only its goroutine touches these.
 	verdict  verdict
@@ -34,6 +35,8 @@ type dispatchStage struct {
 	// work is the intent as claimed, or as marked since.
 	work  *IntentWork
 	phase DiagnosticPhase // empty: the provider is not being called
+	// acknowledged: the provider took the request to cancel.
+	acknowledged bool
 }
 
 func newDispatch(p *dispatchPass, work *IntentWork) *dispatch {
@@ -49,7 +52,9 @@ func (d *dispatch) work() *IntentWork { return d.stage.Load().work }
 
 // calling notes which call of the provider begins.
 func (d *dispatch) calling(phase DiagnosticPhase) {
-	d.stage.Store(&dispatchStage{work: d.work(), phase: phase})
+	stage := *d.stage.Load()
+	stage.phase = phase
+	d.stage.Store(&stage)
 }
 
 // perform does what the task asks for.
@@ -60,12 +65,7 @@ func (d *dispatch) perform() {
 
 func (d *dispatch) act() verdict {
 	work := d.work()
-	switch {
-	case d.provider == nil:
-		// The queue gave out what was not asked for.
-		d.problem = fmt.Errorf("no provider of capability %q", shorten(work.Intent.Capability.ID))
-		return verdict{release: &IntentRelease{NotHandedOff: true, After: defaultMaxAttemptDelay}}
-	case context.Cause(&d.ctx) != nil:
+	if context.Cause(&d.ctx) != nil {
 		return verdict{release: &IntentRelease{NotHandedOff: work.Task == IntentTaskDispatch, After: time.Nanosecond}}
 	}
 	switch work.Task {
@@ -79,12 +79,13 @@ func (d *dispatch) act() verdict {
 
 // handOff marks the intent, unless the claim did, and calls the provider.
 func (d *dispatch) handOff() verdict {
-	if wait, ok := d.provider.breaker.begin(time.Now()); !ok {
+	call, wait := d.provider.breaker.begin(time.Now())
+	if call == breakerNoCall {
 		return verdict{release: &IntentRelease{
 			NotHandedOff: true, After: wait, Diagnostic: &Diagnostic{Phase: PhaseDispatch, Category: CategoryBreaker},
 		}}
 	}
-	d.called.Store(true)
+	d.called.Store(int32(call))
 	if d.work().Intent.State != ActionDispatchCommitted {
 		if v, marked := d.mark(); !marked {
 			return v
@@ -97,29 +98,38 @@ func (d *dispatch) handOff() verdict {
 	d.calling(PhaseDispatch)
 	// The last look before the call: whoever gave this job up in the meantime
 	// has taken the lease first.
-	if !d.pass.engine.keeper.confirmed(&d.lease) || context.Cause(ctx) != nil {
+	cause := context.Cause(ctx)
+	if cause == nil && !d.pass.engine.keeper.confirmed(&d.lease) {
+		cause = errUnconfirmed
+	}
+	if cause != nil {
 		d.calling("")
+		d.pass.engine.notify.dispatchEnded(d.work(), cause, startedAt)
 		return d.notMade(&IntentRelease{NotHandedOff: true, After: time.Nanosecond})
 	}
 	d.pass.count(DispatchStats{HandedOff: 1})
 	receipt, err := d.provider.Dispatch(ctx, &handoff)
-	err = soundError(err)
-	d.pass.engine.notify.dispatchEnded(d.work(), err, startedAt)
+	if err = soundError(err); err == nil {
+		err = validReceipt(&receipt)
+	}
 	d.callEnded(err != nil && !isRefused(err))
-	return d.provider.byDispatch(ctx, d.work(), &receipt, err)
+	// Before an observer is told, who may end the goroutine.
+	d.verdict, d.finished = d.provider.byDispatch(ctx, d.work(), &receipt, err), true
+	d.pass.engine.notify.dispatchEnded(d.work(), err, startedAt)
+	return d.verdict
 }
 
 // callEnded tells the breaker, once.
 func (d *dispatch) callEnded(failed bool) {
-	if d.called.Swap(false) {
-		d.provider.breaker.ended(failed, time.Now())
+	if call := breakerCall(d.called.Swap(int32(breakerNoCall))); call != breakerNoCall {
+		d.provider.breaker.ended(call, failed, time.Now())
 	}
 }
 
 // notMade takes the call back.
 func (d *dispatch) notMade(release *IntentRelease) verdict {
-	if d.called.Swap(false) {
-		d.provider.breaker.notMade()
+	if call := breakerCall(d.called.Swap(int32(breakerNoCall))); call != breakerNoCall {
+		d.provider.breaker.notMade(call)
 	}
 	return verdict{release: release}
 }
@@ -130,10 +140,14 @@ func (d *dispatch) mark() (v verdict, marked bool) {
 	var work IntentWork
 	ctx := d.pass.engine.callContext()
 	defer ctx.end()
-	err := guard("queue MarkIntent", func() (err error) {
+	// In a goroutine of its own, for the pass is to be told of a Goexit, too.
+	err := join("queue MarkIntent", func() (err error) {
 		work, err = d.pass.engine.queue.MarkIntent(ctx, d.work())
 		return err
 	})
+	if err == nil && (work.Key() != d.key() || work.LeaseVersion != d.work().LeaseVersion || work.Intent.State != ActionDispatchCommitted) {
+		err = errors.New("queue MarkIntent answered with another intent, or with one that is not marked")
+	}
 	switch {
 	case err == nil:
 		d.stage.Store(&dispatchStage{work: &work})
@@ -141,6 +155,10 @@ func (d *dispatch) mark() (v verdict, marked bool) {
 	case errors.Is(err, ErrIntentRefused):
 		d.pass.count(DispatchStats{Refused: 1})
 		return d.notMade(nil), false
+	case errors.Is(err, ErrStateConflict):
+		// Somebody has stored the receipt of an attempt before.
+		d.pass.count(DispatchStats{Refused: 1})
+		return d.notMade(&IntentRelease{NotHandedOff: true, After: firstLook}), false
 	case errors.Is(err, ErrLeaseLost):
 		d.lost(err)
 		return d.notMade(nil), false
@@ -171,22 +189,20 @@ func (d *dispatch) recover() verdict {
 // wanted.
 func (d *dispatch) observe() verdict {
 	work := d.work()
-	if work.Receipt == nil {
-		d.problem = errors.New("nothing to observe, no receipt is stored")
-		return verdict{release: &IntentRelease{}}
-	}
 	if work.Receipt.Terminal() {
 		return d.provider.byReport(work, &work.Receipt.Report)
 	}
 	var release IntentRelease
-	if work.Task == IntentTaskCancel && d.provider.canceller != nil {
-		var stop bool
-		if release.CancelAcknowledged, release.Diagnostic, stop = d.cancel(work); stop {
+	canceller := d.provider.canceller
+	if work.Task == IntentTaskCancel {
+		if canceller == nil {
+			release.Diagnostic = &Diagnostic{Phase: PhaseCancel, Category: CategoryUnsupported}
+		} else if stop := d.cancel(work, &release); stop {
 			return verdict{release: &release}
 		}
 	}
 	if d.provider.observer == nil {
-		if work.Task != IntentTaskCancel || release.CancelAcknowledged {
+		if work.Task != IntentTaskCancel || release.CancelAcknowledged || canceller == nil {
 			release.After = noLook
 		}
 		return verdict{release: &release}
@@ -215,18 +231,22 @@ func (d *dispatch) observe() verdict {
 	return d.provider.byReport(work, &report)
 }
 
-// cancel asks the provider to stop; stop says that nothing else may be called.
-func (d *dispatch) cancel(work *IntentWork) (acknowledged bool, _ *Diagnostic, stop bool) {
+// cancel asks the provider to stop and says in a release what came of it; stop
+// says that nothing else may be called.
+func (d *dispatch) cancel(work *IntentWork, release *IntentRelease) (stop bool) {
 	ctx, free := d.limited(d.provider.options.Timeout, ErrProviderTimeout)
 	defer free()
 	d.calling(PhaseCancel)
 	handoff := work.Handoff()
 	err := guard("provider Cancel", func() error { return d.provider.canceller.Cancel(ctx, &handoff, *work.Receipt.clone()) })
-	stop = !d.paused() || context.Cause(&d.ctx) != nil
 	if err != nil {
-		return false, trouble(ctx, PhaseCancel, err), stop
+		release.Diagnostic = trouble(ctx, PhaseCancel, err)
+	} else {
+		release.CancelAcknowledged = true
+		d.stage.Store(&dispatchStage{work: work, phase: PhaseCancel, acknowledged: true})
 	}
-	return true, nil, stop
+	free()
+	return !d.paused() || context.Cause(&d.ctx) != nil
 }
 
 // contain makes a verdict of what foreign code did instead of returning.
@@ -240,8 +260,8 @@ func (d *dispatch) contain(panicked any) {
 		if err == nil {
 			err = &PanicError{Op: "provider"}
 		}
-		d.pass.engine.notify.dispatchEnded(stage.work, err, time.Time{})
 		d.callEnded(true)
+		d.pass.engine.notify.dispatchEnded(stage.work, err, time.Time{})
 	}
 	d.notMade(nil)
 }
@@ -256,7 +276,7 @@ func (d *dispatch) interrupted(category DiagnosticCategory) verdict {
 	case stage.phase == PhaseReconcile:
 		return d.provider.byReconciliation(stage.work, nil, diagnostic)
 	case stage.phase != "":
-		return verdict{release: &IntentRelease{Diagnostic: diagnostic}}
+		return verdict{release: &IntentRelease{CancelAcknowledged: stage.acknowledged, Diagnostic: diagnostic}}
 	}
 	return verdict{release: &IntentRelease{NotHandedOff: stage.work.Task == IntentTaskDispatch, After: firstLook}}
 }
@@ -295,7 +315,11 @@ func (d *dispatch) renewed() {}
 // receipt is stored from whoever has it.
 func (d *dispatch) renewalFailed(_, cause error) { d.lost(cause) }
 
+// lost tells that the lease is gone, which several may notice.
 func (d *dispatch) lost(err error) {
+	if d.leaseGone.Swap(true) {
+		return
+	}
 	d.pass.count(DispatchStats{LeasesLost: 1})
 	d.pass.engine.notify.intentLost(d.work(), err)
 }

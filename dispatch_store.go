@@ -21,7 +21,9 @@ func (c *crew) callContext() *lazyContext {
 // after the first failure.
 func (d *dispatch) store(v verdict) {
 	var giveUp <-chan time.Time
-	renewedAt := time.Now()
+	// Who renewed before may have done so a period ago.
+	var renewedAt time.Time
+	period := d.pass.engine.settings.renewalPeriod()
 	for failures := 0; v != (verdict{}); {
 		err := d.attempt(v)
 		if err == nil {
@@ -38,11 +40,11 @@ func (d *dispatch) store(v verdict) {
 			defer patience.Stop()
 			giveUp = patience.C
 		}
-		if !d.rest(growingDelay(firstStoreDelay, lastStoreDelay, failures-1), giveUp) {
+		if !d.rest(growingDelay(firstStoreDelay, min(lastStoreDelay, period), failures-1), giveUp) {
 			d.fail(err)
 			return
 		}
-		if time.Since(renewedAt) >= d.pass.engine.settings.renewalPeriod() {
+		if time.Since(renewedAt) >= period {
 			renewedAt = time.Now()
 			d.renewOnce()
 		}
@@ -55,14 +57,16 @@ const (
 	lastStoreDelay  = 5 * time.Second
 )
 
-// rest waits between attempts; false where there is to be none any more.
+// rest waits between attempts; false where there is to be none any more. The
+// receipt of an abandoned call may come when its pass has long ended: what counts
+// is the context that the pass was given.
 func (d *dispatch) rest(delay time.Duration, giveUp <-chan time.Time) bool {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
-	case <-d.pass.ctx.Done():
+	case <-d.pass.ctx.parent.Done():
 	case <-giveUp:
 	}
 	return false
@@ -91,15 +95,9 @@ func (d *dispatch) attempt(v verdict) error {
 		}
 		op, call = "queue RecordReceipt", func() error { return queue.RecordReceipt(ctx, work, receipt) }
 	}
-	err := error(&PanicError{Op: op})
-	func() {
-		defer func() {
-			if recovered := contained(op, recover()); recovered != nil {
-				err = recovered
-			}
-		}()
-		err = soundError(call())
-	}()
+	// In a goroutine of its own: a Goexit in the queue must not take along what
+	// is known of the world outside.
+	err := join(op, call)
 	if err == nil || v.release == nil {
 		d.pass.engine.notify.intentStored(work, v, err)
 	}
@@ -114,17 +112,21 @@ func (d *dispatch) after(v verdict, err error) (next verdict, again bool) {
 		d.pass.count(DispatchStats{Conflicts: 1})
 		d.pass.failed(d.key(), err)
 		return verdict{}, false
-	case errors.Is(err, ErrLeaseLost):
+	case errors.Is(err, ErrLeaseLost) && v.receipt == nil:
 		d.lost(err)
 		return v.evidence(), false
 	case errors.Is(err, ErrStateConflict) && v.settlement != nil:
-		// Somebody has stored a receipt meanwhile: the release makes it due for a look.
+		// Somebody has stored a receipt meanwhile. It is compared with this one, or
+		// the release makes it due for a look.
+		if evidence := v.evidence(); evidence != (verdict{}) {
+			return evidence, false
+		}
 		return verdict{release: &IntentRelease{}}, false
 	case errors.Is(err, ErrCommandRejected) && v.settlement != nil && v.settlement.State != ActionUnknown,
 		errors.Is(err, ErrCommandRejected) && v.receipt != nil:
 		// It will never take this: say at least that there was something.
 		return unknownOutcome(&Diagnostic{Phase: PhaseDispatch, Category: CategoryInvalid}), false
-	case errors.Is(err, ErrCommandRejected), errors.Is(err, ErrNotFound), errors.Is(err, ErrStateConflict):
+	case errors.Is(err, ErrCommandRejected), errors.Is(err, ErrNotFound), errors.Is(err, ErrStateConflict), errors.Is(err, ErrLeaseLost):
 		d.fail(err)
 		return verdict{}, false
 	case v.release != nil && !v.release.NotHandedOff && !v.release.CancelAcknowledged:
@@ -153,8 +155,9 @@ func (d *dispatch) key() IntentKey { return d.work().Key() }
 
 // fail records that something could not be stored or done.
 func (d *dispatch) fail(err error) {
-	d.pass.count(DispatchStats{Failed: 1})
-	d.pass.failed(d.key(), err)
+	if d.pass.failed(d.key(), err) {
+		d.pass.count(DispatchStats{Failed: 1})
+	}
 }
 
 // stored counts what was stored.

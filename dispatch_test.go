@@ -238,23 +238,23 @@ func TestRetryPolicy(t *testing.T) {
 		if attempts == 0 {
 			continue
 		}
-		delay, again := resolved.Retry.Next(attempts)
+		delay, again := resolved.Retry.next(attempts)
 		require.True(t, again)
 		require.Equal(t, want, delay)
 	}
-	_, again := resolved.Retry.Next(5)
+	_, again := resolved.Retry.next(5)
 	require.False(t, again, "attempts are counted in all")
 	once, err := ProviderOptions{Retry: RetryPolicy{Attempts: 1}}.resolved()
 	require.NoError(t, err)
-	_, again = once.Retry.Next(1)
+	_, again = once.Retry.next(1)
 	require.False(t, again)
 	flat, err := ProviderOptions{Retry: RetryPolicy{Attempts: 1 << 30, Multiplier: 1, Delay: time.Minute, MaxDelay: time.Hour}}.resolved()
 	require.NoError(t, err)
-	delay, _ := flat.Retry.Next(1000)
+	delay, _ := flat.Retry.next(1000)
 	require.Equal(t, time.Minute, delay)
 	steep, err := ProviderOptions{Retry: RetryPolicy{Attempts: 1 << 30, Multiplier: 1 << 40, MaxDelay: 1 << 62}}.resolved()
 	require.NoError(t, err)
-	delay, _ = steep.Retry.Next(1 << 20)
+	delay, _ = steep.Retry.next(1 << 20)
 	require.Equal(t, time.Duration(1<<62), delay, "without overflow")
 }
 

@@ -43,7 +43,8 @@ type Observer struct {
 
 	// DispatchStart and DispatchEnd are called right before and after a provider's
 	// Dispatch, in the goroutine of the call; an abandoned call has its end when it
-	// returns, if ever.
+	// returns, if ever. One that is not made after all, because its time or its
+	// lease ended at the start, has its end with that cause.
 	DispatchStart func(DispatchInfo)
 	DispatchEnd   func(DispatchInfo)
 	// IntentStored is called after each call that stores what became of an

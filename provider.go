@@ -10,8 +10,8 @@ import (
 )
 
 // Provider carries out the effects of one capability. Its methods are called by
-// many goroutines at once, for different intents, and never twice at one time
-// for the same one.
+// many goroutines at once, for different intents; for the same one only while a
+// call whose lease was lost, or that was abandoned, still runs.
 type Provider interface {
 	// Dispatch hands an effect off and blocks until it is known to be accepted.
 	// It owns its argument. How it ends decides what may follow:

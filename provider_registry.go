@@ -52,9 +52,9 @@ type RetryPolicy struct {
 	MaxDelay   time.Duration
 }
 
-// Next returns the delay after a number of attempts, and whether there is
+// next returns the delay after a number of attempts, and whether there is
 // another attempt at all. The policy is one with its defaults.
-func (p RetryPolicy) Next(attempts int) (delay time.Duration, again bool) {
+func (p RetryPolicy) next(attempts int) (delay time.Duration, again bool) {
 	if attempts >= p.Attempts {
 		return 0, false
 	}
@@ -180,22 +180,24 @@ func comparePins(a, b CapabilityPin) int {
 }
 
 // wanted returns the pins to claim for: those whose breaker lets calls through.
-// steady says that none of them is on probation.
-func (r *ProviderRegistry) wanted(now time.Time) (pins []CapabilityPin, steady bool) {
+// steady says that none of them is on probation, rested when the next breaker
+// may let one through; zero: all do.
+func (r *ProviderRegistry) wanted(now time.Time) (pins []CapabilityPin, steady bool, rested time.Time) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	steady = true
 	pins = make([]CapabilityPin, 0, len(r.providers))
 	for pin, entry := range r.providers {
-		open, probation := entry.breaker.state(now)
-		if open {
+		again, probation := entry.breaker.state(now)
+		if !again.IsZero() {
+			rested = earlier(again, rested)
 			continue
 		}
 		pins = append(pins, pin)
 		steady = steady && !probation
 	}
 	slices.SortFunc(pins, comparePins)
-	return pins, steady
+	return pins, steady, rested
 }
 
 func (r *ProviderRegistry) find(pin CapabilityPin) *registeredProvider {
