@@ -14,8 +14,9 @@ var bank = supervisor.CapabilityPin{ID: "bank.transfer", ContractVersion: "1", C
 
 // payout asks for a transfer that a human has to allow.
 func payout(_ context.Context, _ struct{}, item *supervisor.WorkItem) (supervisor.TransitionCommand, error) {
-	for _, wakeup := range item.Wakeups {
-		result, err := supervisor.ParseActionResult(&wakeup)
+	if len(item.Wakeups) > 0 {
+		wakeup := &item.Wakeups[0]
+		result, err := supervisor.ParseActionResult(wakeup)
 		if err != nil {
 			return supervisor.TransitionCommand{}, supervisor.Permanent(err)
 		}

@@ -17,8 +17,9 @@ var printer = supervisor.CapabilityPin{ID: "label.print", ContractVersion: "1", 
 // parcel has a label printed. It waits on while nobody knows whether it was.
 func parcel(_ context.Context, _ struct{}, item *supervisor.WorkItem) (supervisor.TransitionCommand, error) {
 	never := time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
-	for _, wakeup := range item.Wakeups {
-		result, err := supervisor.ParseActionResult(&wakeup)
+	if len(item.Wakeups) > 0 {
+		wakeup := &item.Wakeups[0]
+		result, err := supervisor.ParseActionResult(wakeup)
 		if err != nil {
 			return supervisor.TransitionCommand{}, supervisor.Permanent(err)
 		}
