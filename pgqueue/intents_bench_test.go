@@ -46,11 +46,12 @@ func dispatchAll(tb testing.TB, q *Queue, intents int) {
 	}
 	var left atomic.Int64
 	left.Store(int64(intents))
-	done := make(chan struct{})
+	waiting, done := context.WithCancel(ctx)
+	defer done()
 	var group sync.WaitGroup
 	for {
 		select {
-		case <-done:
+		case <-waiting.Done():
 			group.Wait()
 			return
 		case <-free:
@@ -95,12 +96,12 @@ func dispatchAll(tb testing.TB, q *Queue, intents int) {
 					tb.Error(err)
 				}
 				if left.Add(-1) == 0 {
-					close(done)
+					done()
 				}
 			})
 		}
 		if len(works) == 0 {
-			_ = q.WaitIntents(ctx, nil)
+			_ = q.WaitIntents(waiting, nil)
 		}
 	}
 }

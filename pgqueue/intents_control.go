@@ -26,14 +26,20 @@ func (q *Queue) cancelIntents(ctx context.Context, tx *transaction, r *row) (fou
 	if err := tx.send(ctx); err != nil || len(intents) == 0 {
 		return false, err
 	}
+	limits, err := q.lockLimits(ctx, tx, intents)
+	if err != nil {
+		return false, err
+	}
 	finished := r.record.Status == supervisor.StatusCompleted || r.record.Status == supervisor.StatusCancelled
 	for _, x := range intents {
 		x.now, x.runLocked, x.control.Finished = r.now, true, finished
+		held := x.record.HoldsSlot()
 		if err := x.apply(func(record *supervisor.IntentRecord) (bool, error) {
 			return record.RequestCancel(r.now), nil
 		}); err != nil {
 			return false, err
 		}
+		limits.count(&x.record.Intent, btoi(x.record.HoldsSlot())-btoi(held))
 		if x.wakeup != nil {
 			// The row of the instance is written by the caller.
 			q.addWakeup(tx, r.no, x.wakeup, x.wakeup.Digest(), r.now, nil)
@@ -41,7 +47,7 @@ func (q *Queue) cancelIntents(ctx context.Context, tx *transaction, r *row) (fou
 			x.wakeup = nil
 		}
 	}
-	_, err = q.writeIntents(ctx, tx, intents, nil)
+	_, err = q.writeIntents(ctx, tx, intents, limits)
 	return true, err
 }
 

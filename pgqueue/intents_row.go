@@ -28,6 +28,8 @@ type intentRow struct {
 	// broken says why it could not be decoded; nil: it could.
 	broken error
 
+	// marks is set where the mark was decided from what a claim saw.
+	marks   bool
 	changed bool
 	wakeup  *supervisor.Wakeup
 }
@@ -130,7 +132,7 @@ func (x *intentRow) apply(rule func(r *supervisor.IntentRecord) (told bool, err 
 }
 
 // intentFields is the number of fields of the type intent_v1.
-const intentFields = 19
+const intentFields = 21
 
 // write writes the row as one of the type intent_v1.
 func (x *intentRow) write(a *args) error {
@@ -149,6 +151,7 @@ func (x *intentRow) write(a *args) error {
 	a.instant(r.MarkedAt)
 	a.int8(r.MarkedUnder)
 	a.int4(r.Attempt)
+	a.int4(r.Ambiguous)
 	a.instant(x.parkedAt)
 	confirmation := r.Intent.Confirmation
 	if confirmation == nil {
@@ -160,6 +163,7 @@ func (x *intentRow) write(a *args) error {
 	a.textOrNull(r.LeaseOwner)
 	a.textOrNull(confirmation.By)
 	a.raw(progress)
+	a.bool(x.marks)
 	if x.wakeup == nil {
 		a.null(oidText)
 		a.null(oidText)

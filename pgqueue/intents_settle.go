@@ -17,6 +17,7 @@ func (q *Queue) MarkIntent(ctx context.Context, work *supervisor.IntentWork) (su
 	x, err := q.changeIntent(ctx, "mark", &intentOp{
 		key:   work.Key(),
 		held:  true,
+		lease: work.LeaseVersion,
 		takes: true,
 		rule: func(x *intentRow, slotFree func() bool) (bool, error) {
 			return x.record.Mark(work, &x.control, slotFree, x.now)
@@ -36,6 +37,7 @@ func (q *Queue) RecordReceipt(ctx context.Context, work *supervisor.IntentWork, 
 	receipt.After = micros(receipt.After)
 	_, err := q.changeIntent(ctx, "receipt of", &intentOp{
 		key:   work.Key(),
+		lease: work.LeaseVersion,
 		bytes: len(receipt.Output),
 		rule: func(x *intentRow, _ func() bool) (bool, error) {
 			return x.record.Accept(work, receipt, x.now)
@@ -53,6 +55,7 @@ func (q *Queue) SettleIntent(ctx context.Context, work *supervisor.IntentWork, s
 	_, err := q.changeIntent(ctx, "settlement of", &intentOp{
 		key:   work.Key(),
 		held:  true,
+		lease: work.LeaseVersion,
 		tells: settlement.State != supervisor.ActionRetryable,
 		bytes: 2 * len(settlement.Output),
 		rule: func(x *intentRow, _ func() bool) (bool, error) {
@@ -73,8 +76,9 @@ func (q *Queue) ReleaseIntent(ctx context.Context, work *supervisor.IntentWork, 
 	}
 	release.After = micros(release.After)
 	_, err := q.changeIntent(ctx, "release of", &intentOp{
-		key:  work.Key(),
-		held: true,
+		key:   work.Key(),
+		held:  true,
+		lease: work.LeaseVersion,
 		rule: func(x *intentRow, _ func() bool) (bool, error) {
 			return x.record.Release(work, &release, x.now)
 		},
@@ -111,6 +115,7 @@ func (q *Queue) RenewIntent(ctx context.Context, lease supervisor.IntentLease) e
 	if lease.Duration <= 0 {
 		return fmt.Errorf("pgqueue: intent lease: Duration is %v, must be positive", lease.Duration)
 	}
+	q.heldIntents.forget(lease.IntentKey)
 	r := &intentRenewal{lease: lease, done: make(chan error, 1)}
 	q.intentRenewals.submit(q, r)
 	select {

@@ -27,6 +27,8 @@ type intentOp struct {
 	// held is whether only the holder of a lease may do it: an intent that is not
 	// there is nobody's.
 	held bool
+	// lease is the lease version that it relies on, 0 for none.
+	lease int64
 	// bytes is the size of what the rule stores.
 	bytes int
 	// repeated reports, where an earlier attempt may have been applied, that it
@@ -123,13 +125,20 @@ func (q *Queue) intentBatch() {
 	// Callers may leave; the transaction goes on.
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()
+	var now time.Time
 	conn, err := q.own.Acquire(ctx)
+	if err == nil {
+		defer conn.Release()
+		now, err = q.clock(ctx, conn.Conn())
+	}
 	batch := q.intents.take(q.options.BatchSize)
 	if err != nil {
 		q.intents.settle(batch, notSent, err)
 		return
 	}
-	defer conn.Release()
+	if batch = q.applyHeld(ctx, conn.Conn(), batch, now); len(batch) == 0 {
+		return
+	}
 	var after func()
 	err = q.store.transactOn(ctx, conn.Conn(), func(tx *transaction) (err error) {
 		after, err = q.decideIntents(ctx, tx, batch, func(ops []*intentOp) []*intentOp {
@@ -204,6 +213,7 @@ func (q *Queue) decideIntents(ctx context.Context, tx *transaction, ops []*inten
 		limits.count(&x.record.Intent, btoi(x.record.HoldsSlot())-btoi(held))
 		decided := *x
 		op.row = &decided
+		q.heldIntents.forget(op.key)
 	}
 	unparked, err := q.unparkFreed(ctx, tx, limits, list)
 	if err != nil {
@@ -225,9 +235,7 @@ func (op *intentOp) missing() error {
 
 // sortIntents puts rows in the one order in which they are locked and written.
 func sortIntents(rows []*intentRow) {
-	slices.SortFunc(rows, func(a, b *intentRow) int {
-		return cmp.Or(cmp.Compare(a.no, b.no), cmp.Compare(a.record.Intent.ID, b.record.Intent.ID))
-	})
+	slices.SortFunc(rows, compareIntents)
 }
 
 // loadIntents locks and reads the intents of some changes. All of them get one
@@ -289,6 +297,7 @@ func (q *Queue) writeIntents(ctx context.Context, tx *transaction, rows []*inten
 	a := q.store.newArgs()
 	defer q.store.free(a)
 	now := rows[0].now
+	a.null(pgtype.Int8OID)
 	a.instant(now)
 	a.arrayOf(rowType, 0, len(rows))
 	for _, x := range rows {

@@ -49,6 +49,7 @@ type Queue struct {
 	claimed atomic.Int32
 
 	capabilities   capabilityCache
+	heldIntents    heldIntents
 	intents        group[*intentOp]
 	intentRenewals renewGroup[*intentRenewal]
 	intentWaits    waiters

@@ -5,7 +5,7 @@ type statements struct {
 	clock, claim, apply, typeOID, renew, release, inbox, setAside, nextDue *statement
 	findLane, ensureTenant, ensureLane                                     *statement
 	findCapability, ensureCapability                                       *statement
-	renewIntents, nextIntent, listIntents                                  *statement
+	renewIntents, nextIntent, listIntents, claimIntents, applyIntents      *statement
 	publish, loadRevision                                                  *statement
 	get, list, history                                                     *statement
 	pruneInstances, pruneEvents, pruneWakeups                              *statement
@@ -35,8 +35,8 @@ SELECT {{schema}}.store_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $1
 	sqlInstanceIntents = `SELECT * FROM {{schema}}.instance_intents_v1($1)`
 	sqlUnparkIntents   = `SELECT {{schema}}.unpark_intents_v1($1, $2, $3)`
 	sqlParkedIntents   = `SELECT * FROM {{schema}}.parked_intents_v1($1, $2, $3, $4, $5, $6, $7)`
-	sqlClaimIntents    = `SELECT * FROM {{schema}}.claim_intents_v1($1, $2, $3, $4, $5)`
-	sqlApplyIntents    = `SELECT {{schema}}.apply_intents_v1($1, $2)`
+	sqlClaimIntents    = `SELECT * FROM {{schema}}.claim_intents_v1($1, $2, $3, $4, $5, $6, $7, $8)`
+	sqlApplyIntents    = `SELECT {{schema}}.apply_intents_v1($1, $2, $3)`
 	sqlRenewIntents    = `SELECT {{schema}}.renew_intents_v1($1, $2, $3, $4, $5, $6)`
 	sqlNextIntent      = `
 SELECT next_at, left_over, now FROM {{schema}}.next_intent_v1($1, $2, $3, coalesce($4::timestamptz, '-infinity'))`
@@ -63,6 +63,8 @@ func (s *store) prepare() {
 		renewIntents:     s.statement(sqlRenewIntents),
 		nextIntent:       s.statement(sqlNextIntent),
 		listIntents:      s.statement(sqlListIntents),
+		claimIntents:     s.statement(sqlClaimIntents),
+		applyIntents:     s.statement(sqlApplyIntents),
 
 		publish:        s.statement(sqlPublish),
 		loadRevision:   s.statement(sqlLoadRevision),

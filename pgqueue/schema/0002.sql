@@ -32,6 +32,8 @@ ALTER TABLE {{schema}}.intent
     -- intent is applied only where this is still the same.
     ADD COLUMN touched               bigint NOT NULL DEFAULT 0,
     ADD COLUMN attempt               integer NOT NULL DEFAULT 0,
+    -- The first hand-off that may have had an effect nobody knows of; 0 for none.
+    ADD COLUMN ambiguous             integer NOT NULL DEFAULT 0,
     ADD COLUMN parked_at             timestamptz,
     ADD COLUMN confirmed_at          timestamptz,
     ADD COLUMN state                 text COLLATE "C",

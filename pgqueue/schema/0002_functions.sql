@@ -148,8 +148,14 @@ $$;
 -- waiting, and reads them: one of each capability in turn, the least recently
 -- served first, and within one by due time. The last row has no intent, but in
 -- due_at the instant up to which the claim has looked, and limited.
+--
+-- With p_worker it also leases those of which that is all that the rules ask for:
+-- they wait for a hand-off that nothing refuses. With p_mark it marks them, where
+-- they may be sent again anyway. The others are read as they are. Where there are
+-- limits it does nothing then.
 CREATE FUNCTION {{schema}}.claim_intents_v1(
-    p_barrier bigint, p_ids text[], p_versions text[], p_digests text[], p_wanted integer) RETURNS SETOF {{schema}}.intent_record
+    p_barrier bigint, p_ids text[], p_versions text[], p_digests text[], p_wanted integer,
+    p_worker text, p_lease bigint, p_mark boolean) RETURNS SETOF {{schema}}.intent_record
 LANGUAGE plpgsql
 SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan AS $$
@@ -174,6 +180,11 @@ BEGIN
     v_now := clock_timestamp();
     v_end.due_at := v_now;
     v_end.limited := EXISTS (SELECT 1 FROM {{schema}}.intent_limit);
+    IF p_worker IS NOT NULL AND v_end.limited THEN
+        v_end.now := v_now;
+        RETURN NEXT v_end;
+        RETURN;
+    END IF;
     IF p_ids IS NULL THEN
         SELECT array_agg(h.capability_no ORDER BY h.served NULLS FIRST, h.due_at, h.capability_no) INTO v_caps
         FROM (SELECT c.capability_no, c.served,
@@ -240,28 +251,64 @@ BEGIN
               FROM unnest(v_of, v_round) AS g(cap, round) GROUP BY g.cap) g ON g.capability_no = f.capability_no
         WHERE c.capability_no = f.capability_no;
     END IF;
-    -- A statement of its own, for the snapshot must be younger than the locks.
+    -- Statements of their own, for their snapshots must be younger than the locks.
+    IF p_worker IS NOT NULL THEN
+        v_now := clock_timestamp();
+        UPDATE {{schema}}.intent n SET
+            lease_version = n.lease_version + 1,
+            lease_owner = p_worker,
+            lease_ends_at = v_now + p_lease * interval '1 microsecond',
+            due_at = v_now + p_lease * interval '1 microsecond',
+            parked = NULL,
+            parked_at = NULL,
+            touched = n.touched + 1,
+            state = CASE WHEN m.marks THEN 'dispatch_committed' ELSE n.state END,
+            attempt = CASE WHEN m.marks THEN n.attempt + 1 ELSE n.attempt END,
+            marked_at = CASE WHEN m.marks THEN v_now ELSE n.marked_at END,
+            marked_under = CASE WHEN m.marks THEN n.lease_version + 1 ELSE n.marked_under END
+        FROM (SELECT p.no, p.id, p_mark AND (i.retry_class = 'native' OR i.effect IN ('pure', 'read')) AS marks
+              FROM unnest(v_nos, v_texts) AS p(no, id)
+              JOIN {{schema}}.intent i ON i.instance_no = p.no AND i.id = p.id
+              JOIN {{schema}}.run r ON r.instance_no = i.instance_no
+              JOIN {{schema}}.tenant t ON t.tenant_no = i.tenant_no
+              WHERE {{schema}}.plain_v1(i.state, i.deadline, v_now, t.paused OR r.paused, t.epoch <> i.tenant_epoch OR r.epoch <> i.instance_epoch)
+                AND (i.resource_scope_id = '' OR NOT EXISTS (
+                    SELECT 1 FROM {{schema}}.resource s
+                    WHERE s.tenant_no = i.tenant_no AND s.resource_id = i.resource_scope_id AND (s.paused OR s.epoch > i.resource_epoch)))
+             ) m
+        WHERE n.instance_no = m.no AND n.id = m.id;
+    END IF;
     RETURN QUERY
     SELECT v.* FROM unnest(v_nos, v_texts, v_round, v_of) AS m(no, id, round, cap)
     JOIN {{schema}}.intent_record v ON v.instance_no = m.no AND v.id = m.id
     ORDER BY m.round, m.cap;
-    v_end.now := clock_timestamp();
+    v_end.now := CASE WHEN p_worker IS NULL THEN clock_timestamp() ELSE v_now END;
     RETURN NEXT v_end;
 END $$;
 
+-- plain reports whether nothing refuses the hand-off of an intent.
+CREATE FUNCTION {{schema}}.plain_v1(
+    p_state text, p_deadline timestamptz, p_now timestamptz, p_paused boolean, p_stale boolean) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_state IN ('prepared', 'authorized', 'retryable') AND (p_deadline IS NULL OR p_deadline > p_now)
+       AND NOT p_paused AND NOT p_stale
+$$;
+
 -- intent_v1 is what is written of one intent, and the wakeup that tells its
--- instance of it, NULL for none.
+-- instance of it, NULL for none. mark is set where it was decided without a look at
+-- what controls it that it may be handed off.
 CREATE TYPE {{schema}}.intent_v1 AS (
     instance_no bigint, id text, touched bigint, due_at timestamptz, lease_version bigint, lease_ends_at timestamptz,
-    marked_at timestamptz, marked_under bigint, attempt integer, parked_at timestamptz, confirmed_at timestamptz,
-    state text, parked text, lease_owner text, confirmed_by text, progress text,
+    marked_at timestamptz, marked_under bigint, attempt integer, ambiguous integer, parked_at timestamptz, confirmed_at timestamptz,
+    state text, parked text, lease_owner text, confirmed_by text, progress text, mark boolean,
     wakeup_id text, wakeup_digest text, wakeup_payload text
 );
 
 -- apply_intents writes intents that are still as they were when it was decided,
 -- tells their instances, unless these are finished, and returns the places of
--- those that were written.
-CREATE FUNCTION {{schema}}.apply_intents_v1(p_now timestamptz, p_intents {{schema}}.intent_v1[]) RETURNS integer[]
+-- those that were written. With p_barrier nothing is locked yet, and it does
+-- nothing where there are limits.
+CREATE FUNCTION {{schema}}.apply_intents_v1(p_barrier bigint, p_now timestamptz, p_intents {{schema}}.intent_v1[]) RETURNS integer[]
 LANGUAGE plpgsql
 SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan AS $$
@@ -270,15 +317,26 @@ DECLARE
     v_told  bigint[];
     v_lanes bigint;
 BEGIN
+    IF p_barrier IS NOT NULL THEN
+        PERFORM pg_advisory_xact_lock_shared(p_barrier);
+        IF EXISTS (SELECT 1 FROM {{schema}}.intent_limit) THEN
+            RETURN NULL;
+        END IF;
+        PERFORM 1
+        FROM (SELECT DISTINCT m.instance_no FROM unnest(p_intents) AS m WHERE m.wakeup_id IS NOT NULL) m
+        JOIN {{schema}}.run r ON r.instance_no = m.instance_no
+        ORDER BY r.instance_no FOR NO KEY UPDATE OF r;
+    END IF;
     WITH done AS (
         UPDATE {{schema}}.intent n SET
-            due_at = m.due_at,
+            due_at = CASE WHEN m.mark THEN n.due_at ELSE m.due_at END,
             lease_version = m.lease_version,
-            lease_ends_at = m.lease_ends_at,
+            lease_ends_at = CASE WHEN m.mark THEN n.lease_ends_at ELSE m.lease_ends_at END,
             marked_at = m.marked_at,
             marked_under = m.marked_under,
             touched = n.touched + 1,
             attempt = m.attempt,
+            ambiguous = m.ambiguous,
             parked_at = m.parked_at,
             confirmed_at = m.confirmed_at,
             state = m.state,
@@ -288,6 +346,13 @@ BEGIN
             progress = m.progress
         FROM unnest(p_intents) WITH ORDINALITY AS m
         WHERE n.instance_no = m.instance_no AND n.id = m.id AND n.touched = m.touched
+          AND (NOT m.mark OR (
+              EXISTS (SELECT 1 FROM {{schema}}.run r JOIN {{schema}}.tenant t ON t.tenant_no = r.tenant_no
+                      WHERE r.instance_no = n.instance_no AND {{schema}}.plain_v1(n.state, n.deadline, p_now,
+                          t.paused OR r.paused, t.epoch <> n.tenant_epoch OR r.epoch <> n.instance_epoch))
+              AND (n.resource_scope_id = '' OR NOT EXISTS (
+                  SELECT 1 FROM {{schema}}.resource s
+                  WHERE s.tenant_no = n.tenant_no AND s.resource_id = n.resource_scope_id AND (s.paused OR s.epoch > n.resource_epoch)))))
         RETURNING m.ordinality AS place, n.instance_no, m.wakeup_id, m.wakeup_digest, m.wakeup_payload
     ), told AS (
         INSERT INTO {{schema}}.wakeup (instance_no, id, due_at, counted, kind, branch_id, digest, payload)
@@ -434,11 +499,19 @@ BEGIN
     INSERT INTO {{schema}}.intent_limit (tenant_id, capability_id, most, used) VALUES (p_tenant_id, p_capability_id, p_most, v_used);
 END $$;
 
+-- in_flight reports whether an intent may have, or have had, an effect of which the
+-- outcome is not known.
+CREATE FUNCTION {{schema}}.in_flight_v1(p_state text, p_ambiguous integer) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_state IN ('dispatch_committed', 'executing', 'unknown')
+        OR p_ambiguous <> 0 AND p_state IN ('prepared', 'awaiting_confirmation', 'authorized', 'retryable')
+$$;
+
 -- prune removes instances that finished before an instant, with all their rows
--- but for those with an intent that may have had an effect and is not settled, and
--- returns how many: at most p_most, and as many as have p_rows rows, though always one. Their rows are
--- looked for once they are locked, when nobody can add more, save deliveries that
--- are still on their way: the claim that finds those removes them.
+-- but for those with an intent in flight, and returns how many: at most p_most, and
+-- as many as have p_rows rows, though always one. Their rows are looked for once
+-- they are locked, when nobody can add more, save deliveries that are still on
+-- their way: the claim that finds those removes them.
 CREATE FUNCTION {{schema}}.prune_v1(p_before timestamptz, p_most bigint, p_rows bigint) RETURNS bigint
 LANGUAGE plpgsql SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -448,8 +521,7 @@ BEGIN
         SELECT r.instance_no FROM {{schema}}.run r
         WHERE r.finished_at < p_before AND NOT EXISTS (
             SELECT 1 FROM {{schema}}.intent n
-            WHERE n.instance_no = r.instance_no AND (n.state IN ('dispatch_committed', 'executing', 'unknown')
-                OR n.state = 'retryable' AND (n.progress::jsonb ->> 'ambiguous')::int > 0))
+            WHERE n.instance_no = r.instance_no AND {{schema}}.in_flight_v1(n.state, n.ambiguous))
         ORDER BY r.finished_at LIMIT p_most
         FOR UPDATE SKIP LOCKED);
     IF cardinality(v_nos) = 0 THEN
@@ -465,8 +537,7 @@ BEGIN
                 (SELECT count(*) FROM {{schema}}.intent n WHERE n.instance_no = v.no)) OVER o AS rows
             FROM unnest(v_nos) WITH ORDINALITY AS v(no, place)
             WHERE NOT EXISTS (SELECT 1 FROM {{schema}}.intent n
-                              WHERE n.instance_no = v.no AND (n.state IN ('dispatch_committed', 'executing', 'unknown')
-                                  OR n.state = 'retryable' AND (n.progress::jsonb ->> 'ambiguous')::int > 0))
+                              WHERE n.instance_no = v.no AND {{schema}}.in_flight_v1(n.state, n.ambiguous))
             WINDOW o AS (ORDER BY v.place)
         ) w
         WHERE w.rows <= p_rows OR w.nth = 1);
