@@ -50,11 +50,18 @@ func (q *Queue) answerIntent(ctx context.Context, what string, key supervisor.In
 }
 
 const sqlListIntents = `
-SELECT v.* FROM {{schema}}.intent_record v
-WHERE (v.tenant_id, v.instance_id, v.id) > ($1, $2, $3)
-  AND ($4::text IS NULL OR v.tenant_id = $4) AND ($5::text IS NULL OR v.instance_id = $5)
-  AND ($6::text IS NULL OR v.capability_id = $6) AND ($7::text IS NULL OR v.state = $7)
-ORDER BY v.tenant_id, v.instance_id, v.id LIMIT $8`
+SELECT v.* FROM (
+    SELECT n.instance_no AS no, n.id
+    FROM {{schema}}.instance i
+    JOIN {{schema}}.intent n ON n.instance_no = i.instance_no
+    WHERE (i.tenant_id, i.id) >= ($1, $2) AND (i.tenant_id, i.id, n.id) > ($1, $2, $3)
+      AND ($4::text IS NULL OR i.tenant_id = $4) AND ($5::text IS NULL OR i.id = $5)
+      AND ($6::text IS NULL OR n.capability_no IN (SELECT c.capability_no FROM {{schema}}.capability c WHERE c.id = $6))
+      AND ($7::text IS NULL OR n.state = $7)
+    ORDER BY i.tenant_id, i.id, n.id LIMIT $8
+) m
+JOIN {{schema}}.intent_record v ON v.instance_no = m.no AND v.id = m.id
+ORDER BY v.tenant_id, v.instance_id, v.id`
 
 // ListIntents implements [supervisor.IntentOperator].
 func (q *Queue) ListIntents(ctx context.Context, filter supervisor.IntentFilter) iter.Seq2[supervisor.IntentRecord, error] {

@@ -70,6 +70,14 @@ CREATE TABLE {{schema}}.intent_limit (
     PRIMARY KEY (tenant_id, capability_id)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
+-- clock is the clock, of which the planner is not told that it moves: it would not
+-- merge a view that reads it with what the view is joined to.
+CREATE FUNCTION {{schema}}.clock_v1() RETURNS timestamptz
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN clock_timestamp();
+END $$;
+
 -- One row per intent with all that is known of it and of what controls it.
 CREATE VIEW {{schema}}.intent_record AS
 SELECT n.instance_no, n.id, n.tenant_no, n.capability_no, n.touched, n.parked_at,
@@ -82,7 +90,7 @@ SELECT n.instance_no, n.id, n.tenant_no, n.capability_no, n.touched, n.parked_at
        n.attempt, n.marked_at, n.marked_under, n.progress,
        t.epoch AS control_tenant_epoch, r.epoch AS control_instance_epoch, coalesce(s.epoch, 0) AS control_resource_epoch,
        t.paused OR r.paused OR coalesce(s.paused, false) AS paused, r.status IN ('completed', 'cancelled') AS finished,
-       EXISTS (SELECT 1 FROM {{schema}}.intent_limit) AS limited, clock_timestamp() AS now
+       EXISTS (SELECT 1 FROM {{schema}}.intent_limit) AS limited, {{schema}}.clock_v1() AS now
 FROM {{schema}}.intent n
 JOIN {{schema}}.instance i ON i.instance_no = n.instance_no
 JOIN {{schema}}.run r ON r.instance_no = n.instance_no
