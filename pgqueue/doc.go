@@ -9,7 +9,9 @@
 //	queue.Close()
 //
 // A [Queue] implements [supervisor.WorkQueue], [supervisor.Instances],
-// [supervisor.Releaser], [supervisor.Waiter] and [supervisor.CommitKeeper].
+// [supervisor.Releaser], [supervisor.Waiter] and [supervisor.CommitKeeper], and for
+// dispatchers [supervisor.IntentQueue], [supervisor.IntentWaiter] and
+// [supervisor.IntentOperator].
 // [Queue.StartTx] and [Queue.DeliverTx] do in a transaction of yours what Start
 // and Deliver do in one of their own.
 //
@@ -36,7 +38,13 @@
 //   - No connection and no transaction is held while a driver runs.
 //   - Due, lease and retry times are the server's clock.
 //   - JSON comes back byte for byte.
-//   - A pause that has returned lets no commit through that did not see it.
+//   - A pause that has returned lets no commit and no mark of an intent through that
+//     did not see it.
+//   - Intents are decided by the rules of [supervisor.IntentRecord]. A mark or a
+//     settlement whose connection is lost is repeated until the database answers,
+//     as a commit is.
+//   - A limit is kept by all processes together, and holds from the moment on when
+//     LimitIntents returns.
 //
 // # Not guaranteed
 //
@@ -52,8 +60,8 @@
 //
 // The client side uses the caller's pool. Workers use connections of the queue's
 // own, made from the pool's configuration when they are first needed: up to
-// Options.Committers + 2 for claims and commits, one for renewals and one to
-// listen. Drivers that use up the pool can therefore not starve a renewal.
+// Options.Committers * 3/2 + 3 for claims, commits and intents, one for renewals
+// and one to listen. Drivers that use up the pool can therefore not starve a renewal.
 //
 // The queue keeps no state in a session. Behind a pooler in transaction mode it
 // works as it is, but for the listener: set Options.DisableListen, or give

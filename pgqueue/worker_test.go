@@ -38,6 +38,8 @@ func runWorker() (code int) {
 				}
 				// Notifications follow; a queue that is closed sends none.
 				time.Sleep(100 * time.Millisecond)
+			case "dispatch":
+				err = dispatchUntilKilled(ctx, q)
 			default:
 				err = fmt.Errorf("unknown work %q", os.Getenv(workerVariable))
 			}
