@@ -69,7 +69,7 @@ func TestStatementsAgreeWithTheRules(t *testing.T) {
 	agree := func(what string) {
 		t.Helper()
 		want, got := list(long), list(short)
-		require.Equal(t, len(want), len(got), what)
+		require.Len(t, got, len(want), what)
 		for n := range want {
 			require.Equal(t, want[n], got[n], what)
 		}
@@ -136,7 +136,7 @@ func TestStatementsAgreeWithTheRules(t *testing.T) {
 		}
 	}
 	agree("resumed")
-	require.Equal(t, len(claimIntents(t, long, intentRequest(1000))), len(claimIntents(t, short, intentRequest(1000))))
+	require.Len(t, claimIntents(t, short, intentRequest(1000)), len(claimIntents(t, long, intentRequest(1000))))
 	agree("claimed after the pauses")
 }
 

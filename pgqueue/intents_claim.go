@@ -118,7 +118,7 @@ func (q *Queue) writeClaim(a *args, claim *intentClaim, plain bool) {
 func (claim *intentClaim) scan(c *cells, rows []*intentRow, now time.Time) ([]*intentRow, time.Time) {
 	x := new(intentRow)
 	if c.values[0] == nil {
-		x.scan(c)
+		_ = x.scan(c)
 		claim.at, claim.limited = x.record.DueAt, x.limited
 		return rows, x.now
 	}

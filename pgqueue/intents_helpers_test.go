@@ -143,11 +143,6 @@ func succeeded() supervisor.Settlement {
 	return supervisor.Settlement{State: supervisor.ActionSucceeded, Cause: supervisor.CauseReported, Output: rawJSON(`{"html":"<&>","n":9007199254740993}`)}
 }
 
-func endIntentLeases(t testing.TB, q *Queue) {
-	t.Helper()
-	execute(t, q, `UPDATE {{schema}}.intent SET lease_ends_at = clock_timestamp(), due_at = clock_timestamp() WHERE lease_ends_at IS NOT NULL`)
-}
-
 func withTimeout(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), d)

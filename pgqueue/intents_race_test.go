@@ -78,7 +78,7 @@ func TestNothingIsMarkedAfterAPauseOrCancel(t *testing.T) {
 					WHERE tenant_id = $1 AND n.attempt > 0`, tenant)
 				group.Wait()
 				require.Zero(t, late.Load(), tenant)
-				require.EqualValues(t, handedOff, number(t, q, `SELECT count(*) FROM {{schema}}.intent n JOIN {{schema}}.tenant USING (tenant_no)
+				require.Equal(t, handedOff, number(t, q, `SELECT count(*) FROM {{schema}}.intent n JOIN {{schema}}.tenant USING (tenant_no)
 					WHERE tenant_id = $1 AND n.attempt > 0`, tenant), tenant)
 			}
 		}
