@@ -74,9 +74,16 @@ func requireEachOnce(t *testing.T, db string, orders []order) {
 		require.NoError(t, err)
 		require.Equal(t, expectedOf(&o), snapshot.Status, o.ID)
 		var got []string
+		version := int64(0)
 		for event, err := range queue.History(t.Context(), supervisor.DefaultTenantID, o.ID) {
 			require.NoError(t, err)
-			require.EqualValues(t, len(got)+1, event.StateVersion, o.ID)
+			version++
+			require.Equal(t, version, event.StateVersion, o.ID)
+			if event.Type == supervisor.EventEvaluationFailed && o.Card != cardDeclined {
+				// A slow machine may cut an evaluation off; it is no step, and is tried again.
+				t.Logf("%s: %s", o.ID, event.Payload)
+				continue
+			}
 			got = append(got, event.Type)
 		}
 		want := []string{"order.validated", "order.charging", "order.charged", "order.packed", "order.shipped"}
