@@ -13,10 +13,20 @@ import (
 // mail is what the instance may have done. Its pin names the version too.
 var mail = supervisor.CapabilityPin{ID: "mail.send", ContractVersion: "1", ContentDigest: "code:mail.send@1"}
 
+// letter is the durable state of an invitation.
+type letter struct {
+	To    string `json:"to"`
+	Asked bool   `json:"asked,omitempty"`
+}
+
 // invitation has a letter sent and waits for what becomes of it. It sends
 // nothing by itself: the commit stores the intent, and the dispatcher hands it
 // off afterwards.
 func invitation(_ context.Context, _ struct{}, item *supervisor.WorkItem) (supervisor.TransitionCommand, error) {
+	var state letter
+	if err := json.Unmarshal(item.State, &state); err != nil {
+		return supervisor.TransitionCommand{}, supervisor.Permanent(err)
+	}
 	for _, wakeup := range item.Wakeups {
 		if wakeup.Kind != supervisor.WakeupKindAction {
 			continue
@@ -25,23 +35,25 @@ func invitation(_ context.Context, _ struct{}, item *supervisor.WorkItem) (super
 		if err != nil {
 			return supervisor.TransitionCommand{}, supervisor.Permanent(err)
 		}
-		command, err := supervisor.NewCommand(item, "letter."+string(result.Outcome), result.Output, "done", supervisor.Complete{})
+		command, err := supervisor.NewCommand(item, "letter."+string(result.Outcome), result.Output, state, supervisor.Complete{})
 		command.ConsumedWakeups = []string{wakeup.ID}
 		return command, err
 	}
 	// Nothing but the wakeup shall wake it: the end of the calendar is far away.
 	never := time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
-	command, err := supervisor.NewCommand(item, "letter.written", nil, "sending", supervisor.Reschedule{At: never})
-	if item.StateVersion == 0 { // only once
-		command.ActionIntents = []supervisor.ActionIntent{{
-			ID: "letter", TenantID: item.TenantID, InstanceID: item.ID, RunID: item.RunID,
-			Capability: mail, State: supervisor.ActionPrepared, Input: item.Config,
-			Effect: supervisor.EffectExternalWrite,
-			// The server takes repeats under one key as one.
-			RetryClass: supervisor.IdempotencyNative, IdempotencyKey: item.ID + "/letter",
-			ControlEpochs: item.ControlEpochs, LeaseEpoch: item.LeaseVersion, ActionEpoch: item.StateVersion,
-		}}
+	if state.Asked {
+		return supervisor.NewCommand(item, "letter.awaited", nil, state, supervisor.Reschedule{At: never})
 	}
+	state.Asked = true // the state says it, and not StateVersion, which a failure raises too
+	command, err := supervisor.NewCommand(item, "letter.written", nil, state, supervisor.Reschedule{At: never})
+	command.ActionIntents = []supervisor.ActionIntent{{
+		ID: "letter", TenantID: item.TenantID, InstanceID: item.ID, RunID: item.RunID,
+		Capability: mail, State: supervisor.ActionPrepared, Input: item.Config,
+		Effect: supervisor.EffectExternalWrite,
+		// The server takes repeats under one key as one.
+		RetryClass: supervisor.IdempotencyNative, IdempotencyKey: item.ID + "/letter",
+		ControlEpochs: item.ControlEpochs, LeaseEpoch: item.LeaseVersion, ActionEpoch: item.StateVersion,
+	}}
 	return command, err
 }
 
@@ -71,7 +83,7 @@ func ExampleRunDispatchPass() {
 		log.Fatal(err)
 	}
 	queue := supervisor.NewMemoryWorkQueue()
-	instance, err := supervisor.NewInstance("invitation", 1, "Ada")
+	instance, err := supervisor.NewInstance("invitation", 1, letter{To: "Ada"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -99,7 +111,7 @@ func ExampleRunDispatchPass() {
 		fmt.Println(event.StateVersion, event.Type, string(event.Payload))
 	}
 	// Output:
-	// sent "Ada" under key invitation-1/letter
+	// sent {"to":"Ada"} under key invitation-1/letter
 	// handed off: 1
 	// handed off: 0
 	// 1 letter.written null

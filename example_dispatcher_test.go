@@ -75,7 +75,7 @@ func ExampleDispatcher_Run() {
 		}
 	})
 
-	instance, err := supervisor.NewInstance("invitation", 1, "Ada")
+	instance, err := supervisor.NewInstance("invitation", 1, letter{To: "Ada"})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -279,7 +279,8 @@ type WorkItem struct {
 	// first one.
 	State json.RawMessage `json:"state,omitempty"`
 	// StateVersion is the compare-and-swap version of State: 0 before the first
-	// transition, then one more with each.
+	// transition, then one more with each. A failure that was recorded is one too,
+	// and leaves State as it is.
 	StateVersion    int64         `json:"state_version"`
 	ControlEpochs   ControlEpochs `json:"control_epochs"`
 	CancelRequested bool          `json:"cancel_requested,omitempty"`
