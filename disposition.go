@@ -18,7 +18,10 @@ type Continue struct {
 	Delay time.Duration `json:"delay,omitempty"`
 }
 
-// Reschedule evaluates the instance again at an instant; a past one means now.
+// Reschedule evaluates the instance again at an instant; a past one means now. What
+// falls due before then, such as a delivery or the result of an intent, wakes it
+// earlier. To wait for that alone, take an instant 100 years away or more: Explain
+// then says that it waits.
 type Reschedule struct {
 	At time.Time `json:"at,omitzero"`
 }

@@ -127,8 +127,14 @@ type ResourceReservationRef struct {
 
 // ActionIntent is an external effect that a command asks for. The commit
 // persists it; it is dispatched afterwards, never during evaluation.
+//
+// A driver fills in ID, Capability, IdempotencyKey, Effect and RetryClass as it
+// likes, State with [ActionPrepared], and from its item TenantID, InstanceID,
+// RunID, ControlEpochs, LeaseEpoch (LeaseVersion) and ActionEpoch (StateVersion).
+// The rest is optional.
 type ActionIntent struct {
-	// ID names the intent within its tenant and instance.
+	// ID names the intent within its tenant and instance, for good: one that an
+	// instance has had is refused.
 	ID         string `json:"id"`
 	TenantID   string `json:"tenant_id"`
 	InstanceID string `json:"instance_id"`
