@@ -56,6 +56,9 @@
 //	stop()
 //	service.Wait() // nothing of the supervisor is left now
 //
+// A dispatcher's Run goes beside it in the same group: see the example of
+// [Dispatcher.Run].
+//
 // # Drivers
 //
 // A command says what becomes of the instance by its [Disposition]: [Continue]
