@@ -337,7 +337,7 @@ func livesAndDeaths(t *testing.T, random *rand.Rand) {
 			switch {
 			case chance(4):
 				return nil, errPlanned
-			case chance(4):
+			case chance(3):
 				return CannotTell{}, nil
 			}
 			return world.reconcile(handoff)

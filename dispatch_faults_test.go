@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -170,8 +171,8 @@ func TestAReceiptOutlivesItsLease(t *testing.T) {
 				go func() {
 					time.Sleep(70 * time.Second) // the lease of a minute is over
 					_, err := dispatchOnce(t, q, registry)
-					require.NoError(t, err)
-					require.Equal(t, ActionUnknown, intentsOf(t, q)["i"].Intent.State)
+					assert.NoError(t, err)
+					assert.Equal(t, ActionUnknown, intentsOf(t, q)["i"].Intent.State)
 				}()
 				stats, err := dispatchOnce(t, cut, registry)
 				require.NoError(t, err)
@@ -312,8 +313,8 @@ func TestContradictionsAreTold(t *testing.T) {
 		go func() {
 			time.Sleep(2 * time.Minute)
 			_, err := dispatchOnce(t, q, registry)
-			require.NoError(t, err)
-			require.NoError(t, q.ResolveIntent(t.Context(), IntentKey{"t1", "a", "i"}, "ops", IntentResolution{Kind: ResolveFailed}))
+			assert.NoError(t, err)
+			assert.NoError(t, q.ResolveIntent(t.Context(), IntentKey{"t1", "a", "i"}, "ops", IntentResolution{Kind: ResolveFailed}))
 		}()
 		stats, err := RunDispatchPass(t.Context(), cut, registry, Settings{AbandonAfter: time.Hour})
 		require.ErrorIs(t, err, ErrReceiptConflict)

@@ -86,20 +86,20 @@ func testIntent(item *WorkItem, id string, class IdempotencyMode) ActionIntent {
 
 // queueWithIntents is a queue with one instance that waits for the results of
 // the intents which its one commit stored.
-func queueWithIntents(t *testing.T, make ...func(item *WorkItem) ActionIntent) *MemoryWorkQueue {
+func queueWithIntents(t *testing.T, intents ...func(item *WorkItem) ActionIntent) *MemoryWorkQueue {
 	t.Helper()
 	item := memItem("a")
 	item.CapabilityPins = []CapabilityPin{testPin}
 	q := NewMemoryWorkQueue(item)
-	commitIntents(t, q, make...)
+	commitIntents(t, q, intents...)
 	return q
 }
 
-func commitIntents(t *testing.T, q *MemoryWorkQueue, make ...func(item *WorkItem) ActionIntent) {
+func commitIntents(t *testing.T, q *MemoryWorkQueue, intents ...func(item *WorkItem) ActionIntent) {
 	t.Helper()
 	item := memClaimOne(t, q)
 	command := memCommand(t, &item, Reschedule{At: time.Now().Add(1000 * time.Hour)})
-	for _, intent := range make {
+	for _, intent := range intents {
 		command.ActionIntents = append(command.ActionIntents, intent(&item))
 	}
 	require.NoError(t, q.CommitCommand(t.Context(), &item, &command))

@@ -48,8 +48,8 @@ func TestRhythmOfLooks(t *testing.T) {
 		require.NoError(t, <-done)
 		require.Len(t, looks, 10)
 		last := began
-		for n, want := range []time.Duration{1, 1, 2, 4, 8, 16, 32, 60, 60, 300} {
-			require.InDelta(t, want*time.Second, looks[n].Sub(last), float64(200*time.Millisecond), "look %d", n+1)
+		for n, want := range []int{1, 1, 2, 4, 8, 16, 32, 60, 60, 300} {
+			require.InDelta(t, time.Duration(want)*time.Second, looks[n].Sub(last), float64(200*time.Millisecond), "look %d", n+1)
 			last = looks[n]
 		}
 		require.Equal(t, ActionSucceeded, intentsOf(t, q)["i"].Intent.State)

@@ -259,7 +259,7 @@ func (r *Receipt) agrees(other *Receipt) bool {
 	if r.Reference != other.Reference {
 		return false
 	}
-	return !r.Terminal() || !other.Terminal() || r.Report.same(&other.Report)
+	return !r.Terminal() || !other.Terminal() || r.same(&other.Report)
 }
 
 // same reports whether two terminal reports say the same.

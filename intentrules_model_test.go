@@ -32,7 +32,6 @@ type intentWalk struct {
 	effects []walkEffect
 	// risked: an operator allowed a repeat or decided, so that the truth is theirs.
 	risked   bool
-	slots    int
 	told     []string
 	settled  bool
 	terminal IntentRecord
@@ -67,11 +66,11 @@ func (w *intentWalk) happened() (count int) {
 	return count
 }
 
-func (w *intentWalk) note(format string, args ...any) {
+func (w *intentWalk) notef(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf(format, args...))
 }
 
-func (w *intentWalk) fail(format string, args ...any) {
+func (w *intentWalk) failf(format string, args ...any) {
 	w.Helper()
 	require.Fail(w.T, fmt.Sprintf(format, args...), "after:\n\t%s\nrecord: %+v\nworld: %+v",
 		strings.Join(w.log, "\n\t"), w.record, w.effects)
@@ -185,10 +184,10 @@ func (w *intentWalk) step() {
 	stored := err == nil || errors.Is(err, ErrIntentRefused) || errors.Is(err, ErrReceiptConflict)
 	if !stored {
 		if !w.equal(&before, &w.record) {
-			w.fail("an error that stores nothing changed the record: %v, before: %+v", err, before)
+			w.failf("an error that stores nothing changed the record: %v, before: %+v", err, before)
 		}
 		if told {
-			w.fail("an error tells the instance: %v", err)
+			w.failf("an error tells the instance: %v", err)
 		}
 	}
 	w.check(&before, told)
@@ -223,7 +222,7 @@ func (w *intentWalk) act() (told bool, err error) {
 		}
 		receipt := Receipt{Reference: w.reference(work), Report: w.report(e)}
 		told, err := r.Accept(work, receipt, w.now)
-		w.note("receipt %q of attempt %d, lease %d: %v", receipt.Status, work.Attempt, work.LeaseVersion, err)
+		w.notef("receipt %q of attempt %d, lease %d: %v", receipt.Status, work.Attempt, work.LeaseVersion, err)
 		return told, err
 	case 8, 9, 10:
 		if work == nil {
@@ -231,7 +230,7 @@ func (w *intentWalk) act() (told bool, err error) {
 		}
 		settlement := w.settlement(work)
 		told, err := r.Settle(work, &settlement, w.now)
-		w.note("settlement %s %q of attempt %d, lease %d: %v", settlement.State, settlement.Proof, work.Attempt, work.LeaseVersion, err)
+		w.notef("settlement %s %q of attempt %d, lease %d: %v", settlement.State, settlement.Proof, work.Attempt, work.LeaseVersion, err)
 		return told, err
 	case 11:
 		if work == nil {
@@ -240,7 +239,7 @@ func (w *intentWalk) act() (told bool, err error) {
 		e := w.effect(work)
 		release := &IntentRelease{NotHandedOff: e == nil || !e.called, CancelAcknowledged: w.rng.IntN(3) == 0}
 		told, err := r.Release(work, release, w.now)
-		w.note("release, not handed off %v, of attempt %d, lease %d: %v", release.NotHandedOff, work.Attempt, work.LeaseVersion, err)
+		w.notef("release, not handed off %v, of attempt %d, lease %d: %v", release.NotHandedOff, work.Attempt, work.LeaseVersion, err)
 		if err == nil && w.record.Attempt < len(w.effects) {
 			w.effects = w.effects[:w.record.Attempt]
 			// Whoever held the mark that was taken back never calls.
@@ -252,21 +251,21 @@ func (w *intentWalk) act() (told bool, err error) {
 	case 13:
 		switch w.rng.IntN(8) {
 		case 0:
-			w.note("cancel")
+			w.notef("cancel")
 			w.control.Epochs.Instance++
 			return r.RequestCancel(w.now), nil
 		case 1:
-			w.note("stale")
+			w.notef("stale")
 			w.control.Epochs.Resource++
 		case 2, 3, 4:
 			w.control.Paused = !w.control.Paused
-			w.note("paused %v", w.control.Paused)
+			w.notef("paused %v", w.control.Paused)
 			if !w.control.Paused {
 				r.Unpark(w.now)
 			}
 		default:
 			w.free = !w.free
-			w.note("free %v", w.free)
+			w.notef("free %v", w.free)
 			if w.free {
 				r.Unpark(w.now)
 			}
@@ -277,8 +276,8 @@ func (w *intentWalk) act() (told bool, err error) {
 		}
 	case 15:
 		// The dispatcher that marked calls at last, however late.
-		if e := (*walkEffect)(nil); work != nil {
-			if e = w.effect(work); e != nil && !e.called && work.Intent.State == ActionDispatchCommitted {
+		if work != nil {
+			if e := w.effect(work); e != nil && !e.called && work.Intent.State == ActionDispatchCommitted {
 				w.late(work, e)
 			}
 		}
@@ -294,7 +293,7 @@ func (w *intentWalk) late(work *IntentWork, e *walkEffect) {
 		return
 	}
 	w.call(work)
-	w.note("call of attempt %d: %+v", work.Attempt, *e)
+	w.notef("call of attempt %d: %+v", work.Attempt, *e)
 }
 
 func (w *intentWalk) reference(work *IntentWork) string {
@@ -310,10 +309,10 @@ func (w *intentWalk) claim() (told bool, err error) {
 		return false, nil
 	}
 	task, told := r.Admit(&w.control, func() bool { return w.free }, w.now)
-	w.note("claim: %q, now %s, parked %q", task, r.Intent.State, r.Parked)
+	w.notef("claim: %q, now %s, parked %q", task, r.Intent.State, r.Parked)
 	if task == "" {
 		if !r.DueAt.IsZero() && !r.DueAt.After(w.now) {
-			w.fail("what was not handed out is still due")
+			w.failf("what was not handed out is still due")
 		}
 		return told, nil
 	}
@@ -330,7 +329,7 @@ func (w *intentWalk) mark(work *IntentWork) (told bool, err error) {
 	r := &w.record
 	before := r.Clone()
 	told, err = r.Mark(work, &w.control, func() bool { return w.free }, w.now)
-	w.note("mark under lease %d: %v", work.LeaseVersion, err)
+	w.notef("mark under lease %d: %v", work.LeaseVersion, err)
 	if err != nil {
 		return told, err
 	}
@@ -339,7 +338,7 @@ func (w *intentWalk) mark(work *IntentWork) (told bool, err error) {
 	}
 	switch {
 	case w.control.Paused, !w.free, w.control.stale(&r.Intent), r.late(w.now):
-		w.fail("a mark was set that nothing allowed")
+		w.failf("a mark was set that nothing allowed")
 	}
 	w.marked(before.Attempt)
 	w.works = append(w.works, &IntentWork{IntentRecord: r.Clone(), Task: work.Task})
@@ -349,7 +348,7 @@ func (w *intentWalk) mark(work *IntentWork) (told bool, err error) {
 // marked checks the rule above all others.
 func (w *intentWalk) marked(before int) {
 	if before != len(w.effects) {
-		w.fail("attempt %d follows after %d hand-offs", before+1, len(w.effects))
+		w.failf("attempt %d follows after %d hand-offs", before+1, len(w.effects))
 	}
 	w.effects = append(w.effects, walkEffect{})
 	if w.record.Repeatable() || w.risked {
@@ -357,7 +356,7 @@ func (w *intentWalk) marked(before int) {
 	}
 	for n, e := range w.effects[:before] {
 		if !e.proven {
-			w.fail("attempt %d may have had an effect and another one is sent", n+1)
+			w.failf("attempt %d may have had an effect and another one is sent", n+1)
 		}
 	}
 }
@@ -383,7 +382,7 @@ func (w *intentWalk) operate() (told bool, err error) {
 	}
 	was := r.Intent.State
 	told, err = r.Resolve("me", resolution, w.now)
-	w.note("resolved as %s: %v", resolution.Kind, err)
+	w.notef("resolved as %s: %v", resolution.Kind, err)
 	if err == nil && was == ActionUnknown && r.Intent.State != ActionUnknown {
 		w.risked = true
 	}
@@ -397,13 +396,13 @@ func (w *intentWalk) check(before *IntentRecord, told bool) {
 	if from != to && !from.CanTransitionTo(to) && !slices.ContainsFunc(allActionStates, func(between ActionState) bool {
 		return from.CanTransitionTo(between) && between.CanTransitionTo(to)
 	}) {
-		w.fail("moved from %s to %s", from, to)
+		w.failf("moved from %s to %s", from, to)
 	}
 	if w.settled {
 		kept := w.terminal.Clone()
 		kept.Evidence = r.Evidence
 		if !w.equal(&kept, r) {
-			w.fail("a settled intent has changed, from %+v", w.terminal)
+			w.failf("a settled intent has changed, from %+v", w.terminal)
 		}
 	}
 	// A proof is about the attempts that were made until it came.
@@ -415,13 +414,13 @@ func (w *intentWalk) check(before *IntentRecord, told bool) {
 		}
 	}
 	if told != (from != to && (to.Terminal() || to == ActionUnknown)) {
-		w.fail("moved from %s to %s, told %v", from, to, told)
+		w.failf("moved from %s to %s, told %v", from, to, told)
 	}
 	if told {
 		wakeup, err := r.Wakeup()
 		require.NoError(w.T, err)
 		if slices.Contains(w.told, wakeup.ID) {
-			w.fail("told again: %s", wakeup.ID)
+			w.failf("told again: %s", wakeup.ID)
 		}
 		w.told = append(w.told, wakeup.ID)
 		result, err := ParseActionResult(&wakeup)
@@ -430,26 +429,26 @@ func (w *intentWalk) check(before *IntentRecord, told bool) {
 	}
 	switch {
 	case to.Terminal() && (!r.DueAt.IsZero() || !r.LeaseEndsAt.IsZero() || r.SettledAt.IsZero() || r.Outcome == ""):
-		w.fail("a settled intent has something to do")
+		w.failf("a settled intent has something to do")
 	case !to.Terminal() && !r.SettledAt.IsZero():
-		w.fail("an intent that is not settled says so")
+		w.failf("an intent that is not settled says so")
 	case r.Leased(w.now) && !r.DueAt.Equal(r.LeaseEndsAt):
-		w.fail("an intent under a lease is due at another time than its end")
+		w.failf("an intent under a lease is due at another time than its end")
 	case r.Parked != NotParked && !r.Waiting():
-		w.fail("an intent is parked that does not wait")
+		w.failf("an intent is parked that does not wait")
 	case r.HoldsSlot() && r.DueAt.IsZero():
-		w.fail("an intent in flight is never looked at again")
+		w.failf("an intent in flight is never looked at again")
 	case len(r.Evidence) > MaxEvidence:
-		w.fail("%d contradictions are kept", len(r.Evidence))
+		w.failf("%d contradictions are kept", len(r.Evidence))
 	case w.record.Intent.State == ActionRetryable && r.Ambiguous != 0 && !r.Repeatable():
-		w.fail("ambiguous, and to be sent again")
+		w.failf("ambiguous, and to be sent again")
 	}
 	if !w.settled && to.Terminal() {
 		w.settled, w.terminal = true, r.Clone()
 		w.judge()
 	}
 	if n := w.happened(); n > 1 && !w.risked && !w.harmless() {
-		w.fail("the effect happened %d times", n)
+		w.failf("the effect happened %d times", n)
 	}
 }
 
@@ -460,7 +459,7 @@ func (w *intentWalk) judge() {
 	}
 	happened := w.happened() > 0
 	if w.record.Outcome == OutcomeSucceeded != happened {
-		w.fail("the outcome is %s, the effect happened: %v", w.record.Outcome, happened)
+		w.failf("the outcome is %s, the effect happened: %v", w.record.Outcome, happened)
 	}
 	// Nor will it: no call of it is still on its way, unless that would find the
 	// work that there was under its key.
@@ -469,7 +468,7 @@ func (w *intentWalk) judge() {
 	}
 	for n, e := range w.effects {
 		if !e.called && w.record.Outcome != OutcomeSucceeded && !e.proven {
-			w.fail("attempt %d may still be handed off", n+1)
+			w.failf("attempt %d may still be handed off", n+1)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -257,7 +258,9 @@ func TestMarkRefusals(t *testing.T) {
 		work := ruleWork(&r)
 		told, err := r.Mark(work, test.control, ruleSlot(test.free), epoch)
 		require.ErrorIs(t, err, ErrIntentRefused)
-		require.Equal(t, cause, err.(interface{ Unwrap() error }).Unwrap().(*IntentRefusedError).Cause)
+		var refused *IntentRefusedError
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, cause, refused.Cause)
 		require.Equal(t, cause == CauseDeadline || cause == CauseStaleEpoch, told)
 		require.Zero(t, r.Attempt)
 		require.Zero(t, r.LeaseEndsAt, "the lease has ended")
@@ -650,7 +653,7 @@ func TestSettleAgainstReceipts(t *testing.T) {
 		work.Receipt = test.known.clone()
 		_, err := r.Settle(work, &test.s, epoch)
 		require.ErrorIs(t, err, test.want, name)
-		require.Equal(t, test.want == ErrReceiptConflict, len(r.Evidence) == 1, name)
+		require.Equal(t, errors.Is(test.want, ErrReceiptConflict), len(r.Evidence) == 1, name)
 		if test.want == nil && test.s.Receipt != nil {
 			require.Equal(t, test.s.Receipt, r.Receipt, name)
 			require.NotSame(t, test.s.Receipt, r.Receipt, name)

@@ -177,15 +177,15 @@ func (r *Receipt) Validate() error {
 // [CannotTell].
 type Reconciliation interface{ reconciliation() }
 
-// Accepted: the hand-off was accepted, with this receipt.
+// Accepted says that the hand-off was accepted, with this receipt.
 type Accepted struct{ Receipt Receipt }
 
-// NotAccepted: the hand-off was not accepted so far. With Final the provider
+// NotAccepted says that the hand-off was not accepted so far. With Final the provider
 // will also refuse it from now on, should it arrive late, so that the next
 // attempt cannot be a second one. Without, it is asked again later.
 type NotAccepted struct{ Final bool }
 
-// CannotTell: the provider does not know.
+// CannotTell says that the provider does not know.
 type CannotTell struct{}
 
 func (Accepted) reconciliation()    {}
