@@ -55,6 +55,12 @@ func (q *mortalQueue) kill(now bool) {
 	}
 }
 
+func (q *mortalQueue) isDead() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.dead
+}
+
 func (q *mortalQueue) crash() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -235,7 +241,7 @@ func crashAndGoOn(t *testing.T, effect Effect, class IdempotencyMode, reconciles
 		mortal := &mortalQueue{IntentQueue: q, diesAt: step, reached: reached, die: cancel}
 		told := 0
 		_, _ = RunDispatchPass(ctx, mortal, providers(t, world.provider(reconciles, func(after bool) {
-			if mortal.dead {
+			if mortal.isDead() {
 				// A dead process calls nobody.
 				panic("dead")
 			}
@@ -280,6 +286,18 @@ func TestNoWriteIsRepeatedWithoutProof(t *testing.T) {
 	}
 }
 
+// dice are thrown by many goroutines.
+type dice struct {
+	mu     sync.Mutex
+	random *rand.Rand
+}
+
+func (d *dice) roll(n int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.random.IntN(n)
+}
+
 func livesAndDeaths(t *testing.T, random *rand.Rand) {
 	const intents = 12
 	classes := []IdempotencyMode{IdempotencyNone, IdempotencyNative, IdempotencyReconcileBeforeRetry, IdempotencyNeverAutomaticRetry}
@@ -295,13 +313,9 @@ func livesAndDeaths(t *testing.T, random *rand.Rand) {
 		}))
 	}
 	q := queueWithIntents(t, all...)
-	world := newBank(random.IntN(2) == 0)
-	var mu sync.Mutex
-	chance := func(one int) bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return random.IntN(one) == 0
-	}
+	dice := &dice{random: random}
+	chance := func(one int) bool { return dice.roll(one) == 0 }
+	world := newBank(chance(2))
 	dispatch := func(_ context.Context, handoff *Handoff) (Receipt, error) {
 		switch {
 		case chance(6):
@@ -313,7 +327,7 @@ func livesAndDeaths(t *testing.T, random *rand.Rand) {
 			return Receipt{}, err
 		}
 		if chance(4) {
-			time.Sleep(time.Duration(random.IntN(200)) * time.Second)
+			time.Sleep(time.Duration(dice.roll(200)) * time.Second)
 		}
 		switch {
 		case chance(6):
@@ -347,21 +361,21 @@ func livesAndDeaths(t *testing.T, random *rand.Rand) {
 	registry := providers(t, provider, ProviderOptions{Breaker: BreakerPolicy{Failures: 1000}, Retry: RetryPolicy{Attempts: 20}})
 	for range 40 {
 		ctx, cancel := context.WithCancel(t.Context())
-		mortal := &mortalQueue{IntentQueue: q, diesAt: 1 + random.IntN(30), reached: random.IntN(2) == 0, die: cancel}
-		_, _ = RunDispatchPass(ctx, mortal, registry, Settings{LeaseDuration: 30 * time.Second, DrainTimeout: time.Second, Concurrency: 1 + random.IntN(8)})
+		mortal := &mortalQueue{IntentQueue: q, diesAt: 1 + dice.roll(30), reached: dice.roll(2) == 0, die: cancel}
+		_, _ = RunDispatchPass(ctx, mortal, registry, Settings{LeaseDuration: 30 * time.Second, DrainTimeout: time.Second, Concurrency: 1 + dice.roll(8)})
 		cancel()
-		scope := []Scope{{TenantID: "t1"}, {TenantID: "t1", InstanceID: "a"}, {TenantID: "t1", ResourceID: "r"}}[random.IntN(3)]
-		switch random.IntN(12) {
+		scope := []Scope{{TenantID: "t1"}, {TenantID: "t1", InstanceID: "a"}, {TenantID: "t1", ResourceID: "r"}}[dice.roll(3)]
+		switch dice.roll(12) {
 		case 0:
 			require.NoError(t, q.Pause(t.Context(), scope))
 		case 1, 2:
 			require.NoError(t, q.Resume(t.Context(), scope))
 		case 3:
-			if random.IntN(10) == 0 {
+			if dice.roll(10) == 0 {
 				require.NoError(t, q.Cancel(t.Context(), "t1", "a"))
 			}
 		}
-		time.Sleep(time.Duration(random.IntN(90)) * time.Second)
+		time.Sleep(time.Duration(dice.roll(90)) * time.Second)
 	}
 	for _, scope := range []Scope{{TenantID: "t1"}, {TenantID: "t1", InstanceID: "a"}, {TenantID: "t1", ResourceID: "r"}} {
 		require.NoError(t, q.Resume(t.Context(), scope))

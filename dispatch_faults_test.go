@@ -242,6 +242,13 @@ func TestAStalledDispatcherDoesNotCall(t *testing.T) {
 	})
 }
 
+// untouched reports whether nobody has asked the bank for anything.
+func (b *bank) untouched() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.calls == 0 && len(b.refused) == 0
+}
+
 // TestALateCallOfAnIdentityThatWasRefused: a dispatcher that was past its last
 // look before the other one asked is turned away by the provider.
 func TestALateCallOfAnIdentityThatWasRefused(t *testing.T) {
@@ -249,7 +256,7 @@ func TestALateCallOfAnIdentityThatWasRefused(t *testing.T) {
 		q := queueWithIntents(t, of("i", IdempotencyReconcileBeforeRetry))
 		world := newBank(false)
 		late := world.provider(true, func(after bool) {
-			if !after && world.calls == 0 && len(world.refused) == 0 {
+			if !after && world.untouched() {
 				time.Sleep(10 * time.Minute) // the request is on its way
 			}
 		})
