@@ -296,22 +296,92 @@ func TestNobodyStarvesBehindAnotherLimit(t *testing.T) {
 	require.Equal(t, "t1", next[0].Intent.TenantID, "parked longest")
 }
 
+// finish completes an instance, which is told something to be due.
+func finish(t *testing.T, q *Queue, item *supervisor.WorkItem) {
+	t.Helper()
+	require.NoError(t, q.Deliver(context.Background(), item.TenantID, item.ID, note("finish"), zero))
+	claimed := claimOf(t, q, item.SpecID)
+	c := command(t, &claimed, complete)
+	for n := range claimed.Wakeups {
+		c.ConsumedWakeups = append(c.ConsumedWakeups, claimed.Wakeups[n].ID)
+	}
+	require.NoError(t, q.CommitCommand(context.Background(), &claimed, &c))
+}
+
+// An attempt that may have had an effect keeps its finished instance also while
+// the intent waits for the next one, and is settled without anybody being told.
+func TestPruneKeepsWhatMayHaveHadAnEffect(t *testing.T) {
+	q := newQueue(t, Options{})
+	ctx := context.Background()
+	item := prepare(t, q, testTenant, "a", made("i", native))
+	marked := mark(t, q, claimIntent(t, q))
+	require.NoError(t, q.SettleIntent(ctx, &marked, supervisor.Settlement{State: supervisor.ActionRetryable}))
+	finish(t, q, &item)
+	prune := func() int {
+		removed, err := q.Prune(ctx, time.Now().Add(time.Hour))
+		require.NoError(t, err)
+		return removed
+	}
+	require.Zero(t, prune())
+	// What cannot be decoded keeps no other instance.
+	broken := prepare(t, q, testTenant, "broken", made("j"))
+	execute(t, q, `UPDATE {{schema}}.intent SET state = 'retryable', progress = '{' WHERE id = 'j'`)
+	finish(t, q, &broken)
+	require.Equal(t, 1, prune())
+	work := claimIntent(t, q)
+	require.Equal(t, 1, work.Ambiguous)
+	require.Zero(t, prune())
+	marked = mark(t, q, work)
+	require.Zero(t, prune())
+	require.NoError(t, q.SettleIntent(ctx, &marked, succeeded()))
+	require.Zero(t, get(t, q, "a").PendingWakeups)
+	require.Equal(t, 1, prune())
+	require.ErrorIs(t, q.SettleIntent(ctx, &marked, succeeded()), supervisor.ErrLeaseLost)
+	require.ErrorIs(t, q.RecordReceipt(ctx, &marked, supervisor.Receipt{}), supervisor.ErrNotFound)
+}
+
+// Who lost an intent to a claim that parked it cannot mark it, neither while it
+// is parked nor when it is due again.
+func TestMarkOfWhatAClaimParked(t *testing.T) {
+	q := newQueue(t, Options{})
+	ctx := context.Background()
+	prepare(t, q, testTenant, "a", made("i", on("res")), made("j"))
+	short := intentRequest(2)
+	short.LeaseDuration = time.Millisecond
+	works := claimIntents(t, q, short)
+	require.Len(t, works, 2)
+	time.Sleep(5 * time.Millisecond)
+	require.NoError(t, q.LimitIntents(ctx, supervisor.IntentLimit{CapabilityID: testPin.ID, Max: 1}))
+	scope := supervisor.Scope{TenantID: testTenant, ResourceID: "res"}
+	require.NoError(t, q.Pause(ctx, scope))
+	other := claimIntents(t, q, intentRequest(2))
+	require.Equal(t, []string{"j"}, intentIDs(other))
+	lost := func() {
+		for n := range works {
+			_, err := q.MarkIntent(ctx, &works[n])
+			require.ErrorIs(t, err, supervisor.ErrLeaseLost)
+			require.ErrorIs(t, q.RenewIntent(ctx, works[n].Lease(time.Minute)), supervisor.ErrLeaseLost)
+			require.ErrorIs(t, q.ReleaseIntent(ctx, &works[n], supervisor.IntentRelease{NotHandedOff: true}), supervisor.ErrLeaseLost)
+		}
+	}
+	lost()
+	require.NoError(t, q.Resume(ctx, scope))
+	lost()
+	marked := mark(t, q, other[0])
+	require.NoError(t, q.SettleIntent(ctx, &marked, succeeded()))
+	require.Empty(t, claimIntents(t, q, intentRequest(2)), "i is stale")
+	lost()
+}
+
 func TestPruneKeepsWhatWasHandedOff(t *testing.T) {
 	q := newQueue(t, Options{})
 	ctx := context.Background()
-	finish := func(item *supervisor.WorkItem) {
-		execute(t, q, "UPDATE {{schema}}.run SET due_at = clock_timestamp(), status = status WHERE instance_no = (SELECT instance_no FROM {{schema}}.instance WHERE id = $1)", item.ID)
-		execute(t, q, "INSERT INTO {{schema}}.lane_due (lane_no, due_at) SELECT lane_no, clock_timestamp() FROM {{schema}}.instance WHERE id = $1", item.ID)
-		claimed := claimOf(t, q, item.SpecID)
-		c := command(t, &claimed, complete)
-		require.NoError(t, q.CommitCommand(ctx, &claimed, &c))
-	}
 	marked := prepare(t, q, testTenant, "marked", made("a"))
 	work := claimIntent(t, q)
 	work = mark(t, q, work)
 	waiting := prepare(t, q, testTenant, "waiting", made("a"))
-	finish(&marked)
-	finish(&waiting)
+	finish(t, q, &marked)
+	finish(t, q, &waiting)
 	n, err := q.Prune(ctx, time.Now().Add(time.Hour))
 	require.NoError(t, err)
 	require.Equal(t, 1, n)

@@ -304,6 +304,93 @@ func TestIntentsOfPausedAndCancelled(t *testing.T) {
 	require.Empty(t, listIntentStates(t, q, supervisor.IntentFilter{}))
 }
 
+// finish completes the instance once it is due, for which it is told something.
+func finish(t testing.TB, q *Queue, id string) {
+	t.Helper()
+	require.NoError(t, q.Deliver(t.Context(), supervisor.DefaultTenantID, id, supervisor.Wakeup{ID: "finish", Kind: "note", Payload: json.RawMessage(`{}`)}, time.Time{}))
+	items, err := q.ClaimDue(t.Context(), supervisor.ClaimRequest{WorkerID: "w", LeaseDuration: time.Minute, Limit: 1})
+	require.NoError(t, err)
+	require.Len(t, items, 1)
+	command, err := supervisor.NewCommand(&items[0], "done", nil, nil, supervisor.Complete{})
+	require.NoError(t, err)
+	for n := range items[0].Wakeups {
+		command.ConsumedWakeups = append(command.ConsumedWakeups, items[0].Wakeups[n].ID)
+	}
+	require.NoError(t, q.CommitCommand(t.Context(), &items[0], &command))
+}
+
+// An attempt that may have had an effect keeps its finished instance also while
+// the intent waits for the next one, and is settled without anybody being told.
+func TestPruneKeepsWhatMayHaveHadAnEffect(t *testing.T) {
+	q := open(t, Options{})
+	intent := write("i", payPin)
+	intent.RetryClass = supervisor.IdempotencyNative
+	plan(t, q, "a", intent)
+	work := claimIntents(t, q, 1)[0]
+	marked, err := q.MarkIntent(t.Context(), &work)
+	require.NoError(t, err)
+	require.NoError(t, q.SettleIntent(t.Context(), &marked, supervisor.Settlement{State: supervisor.ActionRetryable}))
+	finish(t, q, "a")
+	prune := func() int {
+		removed, err := q.Prune(t.Context(), time.Now().Add(time.Hour))
+		require.NoError(t, err)
+		return removed
+	}
+	require.Zero(t, prune())
+	// What cannot be decoded keeps no other instance.
+	plan(t, q, "broken", write("j", mailPin))
+	_, err = q.DB().ExecContext(t.Context(), `UPDATE supervisor_intents SET state = 'retryable', progress = '{' WHERE id = 'j'`)
+	require.NoError(t, err)
+	finish(t, q, "broken")
+	require.Equal(t, 1, prune())
+	work = claimIntents(t, q, 1)[0]
+	require.Equal(t, 1, work.Ambiguous)
+	require.Zero(t, prune())
+	marked, err = q.MarkIntent(t.Context(), &work)
+	require.NoError(t, err)
+	require.Zero(t, prune())
+	require.NoError(t, q.SettleIntent(t.Context(), &marked, succeeded()))
+	snapshot, err := q.Get(t.Context(), supervisor.DefaultTenantID, "a")
+	require.NoError(t, err)
+	require.Equal(t, supervisor.StatusCompleted, snapshot.Status)
+	require.Zero(t, snapshot.PendingWakeups)
+	require.Equal(t, 1, prune())
+	require.ErrorIs(t, q.SettleIntent(t.Context(), &marked, succeeded()), supervisor.ErrLeaseLost)
+	require.ErrorIs(t, q.RecordReceipt(t.Context(), &marked, supervisor.Receipt{}), supervisor.ErrNotFound)
+}
+
+// Who lost an intent to a claim that parked it cannot mark it, neither while it
+// is parked nor when it is due again.
+func TestMarkOfWhatAClaimParked(t *testing.T) {
+	q := open(t, Options{})
+	resource := write("i", payPin)
+	resource.ResourceScopeID = "res"
+	plan(t, q, "a", resource, write("j", payPin))
+	scope := supervisor.Scope{TenantID: supervisor.DefaultTenantID, ResourceID: "res"}
+	works, err := q.ClaimIntents(t.Context(), supervisor.IntentClaimRequest{WorkerID: "first", LeaseDuration: time.Millisecond, Limit: 2})
+	require.NoError(t, err)
+	require.Equal(t, []string{"i", "j"}, workIDs(works))
+	time.Sleep(5 * time.Millisecond)
+	require.NoError(t, q.LimitIntents(t.Context(), supervisor.IntentLimit{CapabilityID: "pay", Max: 1}))
+	require.NoError(t, q.Pause(t.Context(), scope))
+	other := claimIntents(t, q, 2)
+	require.Equal(t, []string{"j"}, workIDs(other))
+	lost := func() {
+		for n := range works {
+			_, err := q.MarkIntent(t.Context(), &works[n])
+			require.ErrorIs(t, err, supervisor.ErrLeaseLost)
+			require.ErrorIs(t, q.RenewIntent(t.Context(), works[n].Lease(time.Minute)), supervisor.ErrLeaseLost)
+			require.ErrorIs(t, q.ReleaseIntent(t.Context(), &works[n], supervisor.IntentRelease{NotHandedOff: true}), supervisor.ErrLeaseLost)
+		}
+	}
+	lost()
+	require.NoError(t, q.Resume(t.Context(), scope))
+	lost()
+	handOff(t, q, other[0])
+	require.Empty(t, claimIntents(t, q, 2), "i is stale")
+	lost()
+}
+
 // Capabilities take turns, and the pages of a listing join.
 func TestIntentTurnsAndPages(t *testing.T) {
 	q := open(t, Options{})

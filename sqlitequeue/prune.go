@@ -15,10 +15,12 @@ const (
 
 const (
 	// What may have had an effect and is not settled yet keeps its instance:
-	// [supervisor.IntentRecord.InFlight].
+	// [supervisor.IntentRecord.InFlight]. The progress of an intent that waits for
+	// a hand-off has no member of that name but its own, and may be malformed, for
+	// which no other instance may stay.
 	selectFinished = `SELECT key FROM supervisor_records r WHERE finished_at < ?
 		AND NOT EXISTS (SELECT 1 FROM supervisor_intents WHERE instance = r.key AND (state IN ('dispatch_committed', 'executing', 'unknown')
-			OR state = 'retryable' AND json_extract(progress, '$.ambiguous') > 0))
+			OR state = 'retryable' AND instr(progress, '"ambiguous":') > 0))
 		ORDER BY finished_at LIMIT ?`
 	selectLastKey = `SELECT max(key) FROM (SELECT key FROM supervisor_records WHERE key > ? ORDER BY key LIMIT ?)`
 	deleteEvents  = `DELETE FROM supervisor_events WHERE seq IN (
