@@ -25,14 +25,13 @@ func payout(_ context.Context, _ struct{}, item *supervisor.WorkItem) (superviso
 		return command, err
 	}
 	never := time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
+	transfer, err := supervisor.NewIntent(item, "transfer", bank, item.Config)
+	if err != nil {
+		return supervisor.TransitionCommand{}, err
+	}
+	transfer.RequiresConfirmation = true
 	command, err := supervisor.NewCommand(item, "payout.asked", nil, "waiting", supervisor.Reschedule{At: never})
-	command.ActionIntents = []supervisor.ActionIntent{{
-		ID: "transfer", TenantID: item.TenantID, InstanceID: item.ID, RunID: item.RunID,
-		Capability: bank, State: supervisor.ActionPrepared, Input: item.Config,
-		Effect: supervisor.EffectExternalWrite, RetryClass: supervisor.IdempotencyNone, IdempotencyKey: item.ID,
-		ControlEpochs: item.ControlEpochs, LeaseEpoch: item.LeaseVersion, ActionEpoch: item.StateVersion,
-		RequiresConfirmation: true,
-	}}
+	command.ActionIntents = []supervisor.ActionIntent{transfer}
 	return command, err
 }
 

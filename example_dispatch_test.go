@@ -45,15 +45,14 @@ func invitation(_ context.Context, _ struct{}, item *supervisor.WorkItem) (super
 		return supervisor.NewCommand(item, "letter.awaited", nil, state, supervisor.Reschedule{At: never})
 	}
 	state.Asked = true // the state says it, and not StateVersion, which a failure raises too
+	letter, err := supervisor.NewIntent(item, "letter", mail, item.Config)
+	if err != nil {
+		return supervisor.TransitionCommand{}, err
+	}
+	// The server takes repeats under one key as one.
+	letter.RetryClass, letter.IdempotencyKey = supervisor.IdempotencyNative, item.ID+"/letter"
 	command, err := supervisor.NewCommand(item, "letter.written", nil, state, supervisor.Reschedule{At: never})
-	command.ActionIntents = []supervisor.ActionIntent{{
-		ID: "letter", TenantID: item.TenantID, InstanceID: item.ID, RunID: item.RunID,
-		Capability: mail, State: supervisor.ActionPrepared, Input: item.Config,
-		Effect: supervisor.EffectExternalWrite,
-		// The server takes repeats under one key as one.
-		RetryClass: supervisor.IdempotencyNative, IdempotencyKey: item.ID + "/letter",
-		ControlEpochs: item.ControlEpochs, LeaseEpoch: item.LeaseVersion, ActionEpoch: item.StateVersion,
-	}}
+	command.ActionIntents = []supervisor.ActionIntent{letter}
 	return command, err
 }
 

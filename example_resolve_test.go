@@ -31,14 +31,14 @@ func parcel(_ context.Context, _ struct{}, item *supervisor.WorkItem) (superviso
 		command.ConsumedWakeups = []string{wakeup.ID}
 		return command, err
 	}
+	// A printer knows nothing of keys, it prints what it is sent: class none, as
+	// NewIntent has it.
+	label, err := supervisor.NewIntent(item, "label", printer, nil)
+	if err != nil {
+		return supervisor.TransitionCommand{}, err
+	}
 	command, err := supervisor.NewCommand(item, "label.wanted", nil, "printing", supervisor.Reschedule{At: never})
-	command.ActionIntents = []supervisor.ActionIntent{{
-		ID: "label", TenantID: item.TenantID, InstanceID: item.ID, RunID: item.RunID,
-		Capability: printer, State: supervisor.ActionPrepared, Effect: supervisor.EffectExternalWrite,
-		// A printer knows nothing of keys: it prints what it is sent.
-		RetryClass: supervisor.IdempotencyNone, IdempotencyKey: item.ID,
-		ControlEpochs: item.ControlEpochs, LeaseEpoch: item.LeaseVersion, ActionEpoch: item.StateVersion,
-	}}
+	command.ActionIntents = []supervisor.ActionIntent{label}
 	return command, err
 }
 

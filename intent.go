@@ -167,6 +167,40 @@ type ActionIntent struct {
 	Confirmation *Confirmation `json:"confirmation,omitempty"`
 }
 
+// NewIntent returns a prepared intent of a claimed item, for the command of its
+// evaluation: scope, run, epochs and versions are the item's, the idempotency key
+// is made of the run and the id, so that it is the same whenever this run asks for
+// this intent. It is an external write of class none, the most careful kind;
+// change Effect, RetryClass and any other field before it is committed.
+//
+// input is encoded as JSON; a [json.RawMessage] is copied unchanged. The error
+// names the argument that cannot be used.
+func NewIntent(item *WorkItem, id string, capability CapabilityPin, input any) (ActionIntent, error) {
+	raw, err := encodeJSON(input)
+	if err != nil {
+		return ActionIntent{}, fmt.Errorf("supervisor: action intent %q: input: %w", shorten(id), err)
+	}
+	intent := ActionIntent{
+		ID:             id,
+		TenantID:       item.TenantID,
+		InstanceID:     item.ID,
+		RunID:          item.RunID,
+		Capability:     capability,
+		IdempotencyKey: item.RunID + "/" + id,
+		State:          ActionPrepared,
+		Input:          bytes.Clone(raw),
+		Effect:         EffectExternalWrite,
+		RetryClass:     IdempotencyNone,
+		ControlEpochs:  item.ControlEpochs,
+		LeaseEpoch:     item.LeaseVersion,
+		ActionEpoch:    item.StateVersion,
+	}
+	if err := intent.ValidatePrepared(); err != nil {
+		return ActionIntent{}, err
+	}
+	return intent, nil
+}
+
 // Confirmation is a human's decision about an intent.
 type Confirmation struct {
 	By string    `json:"by"`

@@ -178,3 +178,32 @@ func TestValidatePrepared(t *testing.T) {
 		})
 	}
 }
+
+func TestNewIntentIsReadyToCommit(t *testing.T) {
+	item := testItem("a")
+	item.CapabilityPins = []CapabilityPin{testPin}
+	item.ControlEpochs = ControlEpochs{Tenant: 1, Instance: 2, Resource: 3}
+	item.LeaseVersion, item.StateVersion = 4, 5
+	input := json.RawMessage(`{"html":"<b>"}`)
+	intent, err := NewIntent(&item, "i", testPin, input)
+	require.NoError(t, err)
+	require.Equal(t, `{"html":"<b>"}`, string(intent.Input))
+	input[0] = ' '
+	require.Equal(t, `{"html":"<b>"}`, string(intent.Input), "the input is copied")
+	require.Equal(t, item.RunID+"/i", intent.IdempotencyKey)
+	require.False(t, (&IntentRecord{Intent: intent}).Repeatable(), "nothing is repeated unless that is said to be safe")
+	command, err := NewCommand(&item, "asked", nil, nil, Continue{})
+	require.NoError(t, err)
+	command.ActionIntents = []ActionIntent{intent}
+	require.NoError(t, command.ValidateFor(&item))
+
+	for says, try := range map[string]func() (ActionIntent, error){
+		"ID is blank":            func() (ActionIntent, error) { return NewIntent(&item, " ", testPin, nil) },
+		"Capability.ID is blank": func() (ActionIntent, error) { return NewIntent(&item, "i", CapabilityPin{}, nil) },
+		"input: ":                func() (ActionIntent, error) { return NewIntent(&item, "i", testPin, func() {}) },
+		"Input":                  func() (ActionIntent, error) { return NewIntent(&item, "i", testPin, json.RawMessage(`{`)) },
+	} {
+		_, err := try()
+		require.ErrorContains(t, err, says)
+	}
+}

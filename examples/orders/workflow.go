@@ -117,18 +117,14 @@ const busyAnswers = 2
 // of a hand-off, but does not take repeats as one: hence the class. The order
 // sleeps until it is told.
 func charge(s shop, item *supervisor.WorkItem, o order, now progress) (supervisor.TransitionCommand, error) {
-	input, err := json.Marshal(chargeRequest{Order: o.ID, Cents: s.total(o), Card: o.Card})
+	intent, err := supervisor.NewIntent(item, "charge", chargeCard, chargeRequest{Order: o.ID, Cents: s.total(o), Card: o.Card})
 	if err != nil {
 		return supervisor.TransitionCommand{}, supervisor.Permanent(err)
 	}
+	intent.Effect, intent.Reservation = supervisor.EffectFunds, &supervisor.ResourceReservationRef{ID: "card of " + item.ID}
+	intent.RetryClass, intent.IdempotencyKey = supervisor.IdempotencyReconcileBeforeRetry, item.ID+"/charge"
 	command, err := now.move(item, charging, nil, supervisor.Reschedule{At: endOfTime()})
-	command.ActionIntents = []supervisor.ActionIntent{{
-		ID: "charge", TenantID: item.TenantID, InstanceID: item.ID, RunID: item.RunID,
-		Capability: chargeCard, State: supervisor.ActionPrepared, Input: input,
-		Effect: supervisor.EffectFunds, Reservation: &supervisor.ResourceReservationRef{ID: "card of " + item.ID},
-		RetryClass: supervisor.IdempotencyReconcileBeforeRetry, IdempotencyKey: item.ID + "/charge",
-		ControlEpochs: item.ControlEpochs, LeaseEpoch: item.LeaseVersion, ActionEpoch: item.StateVersion,
-	}}
+	command.ActionIntents = []supervisor.ActionIntent{intent}
 	return command, err
 }
 
