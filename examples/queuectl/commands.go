@@ -18,9 +18,12 @@ import (
 // tool is what commands work with. The queue might be any: all that the library
 // ships offer the same client side.
 type tool struct {
-	queue supervisor.Instances
-	call  *call
-	out   io.Writer
+	queue interface {
+		supervisor.Instances
+		supervisor.IntentOperator
+	}
+	call *call
+	out  io.Writer
 }
 
 // command is one command and the number of ids that it takes.
@@ -28,6 +31,7 @@ type command struct {
 	run         func(ctx context.Context, t *tool, ids []string) error
 	least, most int
 	takes       string
+	check       func(*call) (problem string) // nil: nothing else can be wrong
 }
 
 func commands() map[string]command {
@@ -37,6 +41,10 @@ func commands() map[string]command {
 		"explain": {run: explain, least: 1, most: math.MaxInt, takes: "at least one id"},
 		"cancel":  {run: cancel, least: 1, most: math.MaxInt, takes: "at least one id"},
 		"retry":   {run: retry, least: 1, most: math.MaxInt, takes: "at least one id"},
+		"intents": {run: intents, takes: "no ids", check: checkIntents},
+		"confirm": {run: confirm, least: 2, most: math.MaxInt, takes: "the id of an instance and at least one of its intents", check: checkConfirm},
+		"reject":  {run: reject, least: 2, most: math.MaxInt, takes: "the id of an instance and at least one of its intents", check: checkReject},
+		"resolve": {run: resolve, least: 3, most: 3, takes: "an answer, the id of an instance and that of an intent", check: checkResolve},
 	}
 }
 

@@ -1,6 +1,6 @@
-// Command queuectl looks at the instances in an SQLite file and acts on them:
-// what a service of yours would offer its operators. It embeds the queue, so
-// that it needs no server, and may run beside the service.
+// Command queuectl looks at the instances in an SQLite file and at their intents,
+// and acts on them: what a service of yours would offer its operators. It embeds
+// the queue, so that it needs no server, and may run beside the service.
 package main
 
 import (
@@ -22,11 +22,25 @@ import (
 
 const usage = `usage: queuectl -db file [flags] command [id...]
 
+instances:
   list           the instances, one a line
   history id     what has happened to an instance
   explain id...  why instances are not running now
   cancel id...   ask instances to end; their drivers have the last word
   retry id...    run instances that failed or back off at once
+
+intents, each named by the id of its instance and its own:
+  intents                  the intents, one a line; -state awaiting_confirmation
+                           shows those to confirm, -state unknown those to resolve
+  confirm id intent...     allow intents that await confirmation
+  reject id intent...      refuse them, with a -reason for their instance
+  resolve answer id intent
+                           say what became of an intent whose outcome is unknown:
+                           succeeded (-output is what its instance gets), failed
+                           (-reason likewise) or repeat, which sends it again
+
+Who confirms, rejects or resolves is kept: -by, or else the user who calls. Flags
+may stand anywhere before "--", behind which an id may begin with "-".
 
 The exit status is 1 where something could not be done, 2 for a wrong call.
 
@@ -52,6 +66,8 @@ type call struct {
 	db      string
 	tenant  string
 	filter  supervisor.Filter
+	intents supervisor.IntentFilter
+	answer  answer
 	json    bool
 	command func(context.Context, *tool, []string) error
 	ids     []string
@@ -68,22 +84,33 @@ func parse(args []string, stderr io.Writer) (*call, error) {
 		fmt.Fprint(stderr, usage)
 		flags.PrintDefaults()
 	}
-	status := ""
+	status, state := "", ""
 	flags.StringVar(&c.db, "db", "", "the SQLite `file`; required")
-	flags.StringVar(&c.tenant, "tenant", supervisor.DefaultTenantID, "the tenant whose instances are meant; list: empty means all")
+	flags.StringVar(&c.tenant, "tenant", supervisor.DefaultTenantID, "the tenant whose instances are meant; list and intents: empty means all")
 	flags.StringVar(&c.filter.SpecID, "spec", "", "list: only instances of this spec")
 	flags.StringVar(&status, "status", "", "list: only instances that are active, completed, failed or cancelled")
-	flags.BoolVar(&c.json, "json", false, "list, history and explain: JSON, one value a line")
-	switch err := flags.Parse(args); {
+	flags.StringVar(&c.intents.InstanceID, "instance", "", "intents: only those of the instance with this id")
+	flags.StringVar(&c.intents.CapabilityID, "capability", "", "intents: only those of the capability with this id, in all its versions")
+	flags.StringVar(&state, "state", "", "intents: only those in this state, such as awaiting_confirmation or unknown")
+	flags.StringVar(&c.answer.by, "by", "", "confirm, reject and resolve: who decides; empty means the user who calls")
+	flags.StringVar(&c.answer.reason, "reason", "", "reject and resolve: why; required for reject")
+	flags.StringVar(&c.answer.output, "output", "", "resolve succeeded: what the action has produced, in `JSON`")
+	flags.IntVar(&c.answer.attempt, "attempt", 0, "resolve: only if this is the latest hand-off; 0 means whichever is")
+	flags.BoolVar(&c.json, "json", false, "list, history, explain and intents: JSON, one value a line")
+	words, err := parseWords(flags, args)
+	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return nil, err
 	case err != nil:
 		return nil, errUsage
 	}
 	c.filter.TenantID, c.filter.Status = c.tenant, supervisor.Status(status)
+	c.intents.TenantID, c.intents.State = c.tenant, supervisor.ActionState(state)
 
-	name := flags.Arg(0)
-	c.ids = flags.Args()[min(1, flags.NArg()):]
+	name := ""
+	if len(words) > 0 {
+		name, c.ids = words[0], words[1:]
+	}
 	command, known := commands()[name]
 	problem := ""
 	switch {
@@ -97,6 +124,8 @@ func parse(args []string, stderr io.Writer) (*call, error) {
 		problem = fmt.Sprintf("-status is %q, must be one of %v", status, statuses())
 	case len(c.ids) < command.least || len(c.ids) > command.most:
 		problem = fmt.Sprintf("%s takes %s", name, command.takes)
+	case command.check != nil:
+		problem = command.check(c)
 	}
 	if problem != "" {
 		fmt.Fprintf(stderr, "queuectl: %s; -h tells more\n", problem)
@@ -104,6 +133,20 @@ func parse(args []string, stderr io.Writer) (*call, error) {
 	}
 	c.command = command.run
 	return c, nil
+}
+
+// parseWords returns what is no flag. Flags may stand anywhere before "--".
+func parseWords(flags *flag.FlagSet, args []string) (words []string, err error) {
+	for {
+		if err := flags.Parse(args); err != nil {
+			return nil, err
+		}
+		rest := flags.Args()
+		if parsed := len(args) - len(rest); len(rest) == 0 || parsed > 0 && args[parsed-1] == "--" {
+			return append(words, rest...), nil
+		}
+		words, args = append(words, rest[0]), rest[1:]
+	}
 }
 
 func statuses() []supervisor.Status {
