@@ -57,6 +57,30 @@ func TestRhythmOfLooks(t *testing.T) {
 	})
 }
 
+// TestAFailedLookDoesNotSlowDownKnownWork: the provider says when to look, fails
+// once, and is asked again after a second.
+func TestAFailedLookDoesNotSlowDownKnownWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := queueWithIntents(t, of("i", IdempotencyNone))
+		var looks []time.Time
+		provider := asynchronous(func(Receipt) (Report, error) {
+			looks = append(looks, time.Now())
+			switch len(looks) {
+			case 11:
+				return Report{}, errPlanned
+			case 12:
+				return Report{Status: ProviderSucceeded}, nil
+			}
+			return Report{After: 5 * time.Second}, nil
+		})
+		_, stop := runDispatcher(t, q, providers(t, provider, ProviderOptions{}), Settings{})
+		time.Sleep(time.Hour)
+		stop()
+		require.Len(t, looks, 12)
+		require.InDelta(t, time.Second, looks[11].Sub(looks[10]), float64(200*time.Millisecond))
+	})
+}
+
 func TestWhatObservationsSettle(t *testing.T) {
 	for name, test := range map[string]struct {
 		class   IdempotencyMode

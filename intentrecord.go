@@ -44,8 +44,9 @@ type IntentProgress struct {
 	Ambiguous int `json:"ambiguous,omitempty"`
 	// Receipt of the latest hand-off, nil for none.
 	Receipt *Receipt `json:"receipt,omitempty"`
-	// Looks counts, since the intent last changed, observations, reconciliations
-	// and requests to cancel that brought nothing new.
+	// Looks counts, since the intent last changed or was given back for a time of
+	// its own, observations, reconciliations and requests to cancel that brought
+	// nothing new.
 	Looks int `json:"looks,omitempty"`
 
 	CancelRequestedAt    time.Time `json:"cancel_requested_at,omitzero"`

@@ -523,7 +523,11 @@ func (r *IntentRecord) Release(work *IntentWork, release *IntentRelease, now tim
 		r.CancelAcknowledgedAt = now
 	}
 	r.DueAt = r.lookAt(release.After, now)
-	if r.Looks < maxLooks {
+	switch {
+	case release.After > 0:
+		// Somebody knows when to look: what fails afterwards begins anew.
+		r.Looks = 0
+	case r.Looks < maxLooks:
 		r.Looks++
 	}
 	if r.cancelPending() && work.CancelRequestedAt.IsZero() || r.Receipt != nil && work.Receipt == nil || r.ended() && !work.ended() {

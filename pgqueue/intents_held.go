@@ -16,6 +16,7 @@ import (
 // so that what follows can be decided without reading the intent again.
 // Forgetting one is harmless: it is read then.
 type heldIntents struct {
+	now     func() time.Time // the host's clock
 	mu      sync.Mutex
 	intents map[supervisor.IntentKey]*heldIntent
 	// sweepAt is the size at which ended leases are looked for next.
@@ -34,7 +35,7 @@ type heldIntent struct {
 func (h *heldIntents) remember(x *intentRow, lease time.Duration) {
 	held := &heldIntent{row: *x}
 	held.row.record = x.record.Clone()
-	now := time.Now()
+	now := h.now()
 	held.forgetAt = now.Add(2*lease + time.Minute)
 	h.put(held, now)
 }
@@ -198,7 +199,7 @@ func (q *Queue) heldAfter(op *intentOp) {
 	held := q.heldIntents.intents[op.key]
 	q.heldIntents.mu.Unlock()
 	if held != nil {
-		q.heldIntents.put(&heldIntent{row: x, forgetAt: held.forgetAt}, time.Now())
+		q.heldIntents.put(&heldIntent{row: x, forgetAt: held.forgetAt}, q.hostNow())
 	}
 }
 

@@ -82,7 +82,7 @@ func TestOptionsAreUsed(t *testing.T) {
 			return nil
 		},
 	})
-	require.EqualValues(t, 5, q.own.Config().MaxConns)
+	require.EqualValues(t, 8, q.own.Config().MaxConns)
 	require.EqualValues(t, 1, q.renewing.Config().MaxConns)
 	for _, id := range []string{"admitted", "refused"} {
 		start(t, q, id)

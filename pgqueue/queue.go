@@ -97,6 +97,7 @@ func New(pool *pgxpool.Pool, options Options) (*Queue, error) {
 		hostNow: time.Now,
 	}
 	q.held.now = func() time.Time { return q.hostNow() }
+	q.heldIntents.now = q.held.now
 	q.store.prepare()
 	if q.own, err = ownPool(config, resolved.Committers+intentCommitters(resolved.Committers)+3); err != nil {
 		return nil, err
