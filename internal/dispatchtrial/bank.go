@@ -243,7 +243,7 @@ func (p *reconcilingProvider) Reconcile(_ context.Context, handoff *supervisor.H
 	switch {
 	case p.chance(5):
 		return nil, errPlanned
-	case p.chance(5):
+	case p.chance(4):
 		return supervisor.CannotTell{}, nil
 	}
 	return p.reconcile(handoff), nil

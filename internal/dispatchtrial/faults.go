@@ -28,9 +28,9 @@ func through(m *mortal, call func() error) error {
 			time.Sleep(d)
 			m.mu.Unlock()
 		}
-		m.mu.RLock() // with all others
-		m.mu.RUnlock()
 	}
+	m.mu.RLock() // a process stands still with all its calls
+	defer m.mu.RUnlock()
 	if m.dead.Load() {
 		return supervisor.ErrUnavailable
 	}
