@@ -83,7 +83,8 @@ func (s *store) call(ctx context.Context, conn *pgx.Conn, st *statement, a *args
 	values, oids, binary := a.bind()
 	if !s.unnamed.Load() {
 		if _, err := conn.Prepare(ctx, st.name, st.sql); err == nil {
-			err = read(conn.PgConn().ExecPrepared(ctx, st.name, values, binary, binary), each)
+			open := isOpen(ctx, conn)
+			err = sent(open, read(conn.PgConn().ExecPrepared(ctx, st.name, values, binary, binary), each))
 			if !isUnprepared(err) {
 				return err
 			}
@@ -92,7 +93,8 @@ func (s *store) call(ctx context.Context, conn *pgx.Conn, st *statement, a *args
 		}
 		s.unnamed.Store(true)
 	}
-	return read(conn.PgConn().ExecParams(ctx, st.sql, values, oids, binary, binary), each)
+	open := isOpen(ctx, conn)
+	return sent(open, read(conn.PgConn().ExecParams(ctx, st.sql, values, oids, binary, binary), each))
 }
 
 // read calls each for every row of a result. An error of each ends the reading
@@ -216,6 +218,7 @@ func (tx *transaction) send(ctx context.Context) error {
 	}
 	batch, eachs := tx.batch, tx.eachs
 	tx.batch, tx.eachs, tx.added, tx.begun = pgconn.Batch{}, nil, false, true
+	open := isOpen(ctx, tx.conn)
 	results := tx.conn.PgConn().ExecBatch(ctx, &batch)
 	var failed error
 	for n := 0; results.NextResult(); n++ {
@@ -235,10 +238,32 @@ func (tx *transaction) send(ctx context.Context) error {
 		}
 	}
 	if err := results.Close(); err != nil {
-		return err
+		return sent(open, err)
 	}
 	return failed
 }
+
+// isOpen reports whether what is sent on a connection may reach the server.
+func isOpen(ctx context.Context, conn *pgx.Conn) bool { return ctx.Err() == nil && !conn.IsClosed() }
+
+// sent is the error of statements that went out on a connection, if that was open.
+// Where it is lost while an answer is read, pgconn says that it is closed, in the
+// words of a statement that was never sent.
+func sent(open bool, err error) error {
+	if open && err != nil && pgconn.SafeToRetry(err) {
+		return &sentError{err}
+	}
+	return err
+}
+
+type sentError struct{ cause error }
+
+func (e *sentError) Error() string { return e.cause.Error() }
+
+func (e *sentError) Unwrap() error { return e.cause }
+
+// SafeToRetry answers [pgconn.SafeToRetry] before the cause does.
+func (e *sentError) SafeToRetry() bool { return false }
 
 // rowType is a type of rows in the schema, whose number the database gave it when
 // it was made.

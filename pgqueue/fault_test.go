@@ -2,6 +2,7 @@ package pgqueue
 
 import (
 	"context"
+	"encoding/binary"
 	"net"
 	"strconv"
 	"strings"
@@ -28,11 +29,14 @@ type proxy struct {
 	// reaches the client.
 	toServer atomic.Bool
 	cuts     atomic.Int64
-	// refusing closes new connections at once.
-	refusing atomic.Bool
-	group    sync.WaitGroup
-	mu       sync.Mutex
-	conns    map[net.Conn]struct{}
+	// messages counts each message of the server as a chunk of its own, so that a
+	// client gets a part of an answer.
+	messages atomic.Bool
+	// refusing closes new connections at once; staysDown refuses them from the cut on.
+	refusing, staysDown atomic.Bool
+	group               sync.WaitGroup
+	mu                  sync.Mutex
+	conns               map[net.Conn]struct{}
 }
 
 func newProxy(t *testing.T, target string) *proxy {
@@ -99,20 +103,36 @@ func (p *proxy) pass(from, to net.Conn, toServer bool) {
 	buffer := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buffer)
-		if n > 0 {
+		for rest := buffer[:n]; len(rest) > 0; {
+			size := len(rest)
+			if !toServer && p.messages.Load() {
+				size = messageSize(rest)
+			}
 			if p.toServer.Load() == toServer && p.left.Load() >= 0 && p.left.Add(-1) < 0 {
+				p.refusing.Store(p.staysDown.Load())
 				p.cuts.Add(1)
 				p.left.Store(-1)
 				return
 			}
-			if _, err := to.Write(buffer[:n]); err != nil {
+			if _, err := to.Write(rest[:size]); err != nil {
 				return
 			}
+			rest = rest[size:]
 		}
 		if err != nil {
 			return
 		}
 	}
+}
+
+// messageSize is the size of the message of a server that some bytes begin with; all
+// of them where they hold no whole one.
+func messageSize(data []byte) int {
+	const header = 5
+	if len(data) < header {
+		return len(data)
+	}
+	return min(len(data), 1+int(binary.BigEndian.Uint32(data[1:header])))
 }
 
 // openThrough opens a queue on a schema whose connections go through a proxy.

@@ -147,10 +147,16 @@ func (q *Queue) addSetAside(tx *transaction, x *intentRow) {
 // claimLimited leases what is due, as far as limits let it.
 func (q *Queue) claimLimited(ctx context.Context, claim *intentClaim) error {
 	empty := *claim
-	return q.store.transact(ctx, q.own, func(tx *transaction) error {
+	err := q.store.transact(ctx, q.own, func(tx *transaction) error {
 		*claim = empty
 		return q.claimLocked(ctx, tx, claim)
 	})
+	if err != nil {
+		// Whether they were leased is not known: the next claim of others may have
+		// the same lease version.
+		*claim = empty
+	}
+	return err
 }
 
 // claimLocked leases what is due within a transaction.

@@ -102,15 +102,27 @@ func (q *Queue) applyHeld(ctx context.Context, conn *pgx.Conn, batch []*intentOp
 		})
 		return nil
 	})
+	ready = slices.DeleteFunc(ready, func(op *intentOp) bool { return op == nil })
+	if err != nil {
+		// Also an answer that has come is void without its end.
+		ready = append(ready, done...)
+		if refused(err) {
+			return append(rest, ready...)
+		}
+		rows = rows[:0]
+		for _, op := range ready {
+			q.heldIntents.forget(op.key)
+			rows = append(rows, op.row)
+		}
+		// Where it was applied nobody else tells of it.
+		q.announceIntents(rows, now)
+		q.intents.settle(ready, outcomeUnknown, err)
+		return rest
+	}
 	for _, op := range done {
 		q.heldAfter(op)
 	}
-	ready = slices.DeleteFunc(ready, func(op *intentOp) bool { return op == nil })
-	switch {
-	case err != nil && !refused(err):
-		q.intents.settle(ready, outcomeUnknown, err)
-		return rest
-	case err == nil && len(rows) > 0:
+	if len(rows) > 0 {
 		q.announceIntents(rows, now)
 		q.intents.settle(done, applied, nil)
 	}

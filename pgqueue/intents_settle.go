@@ -62,9 +62,7 @@ func (q *Queue) SettleIntent(ctx context.Context, work *supervisor.IntentWork, s
 			return x.record.Settle(work, &settlement, x.now)
 		},
 		// What is not terminal has no repeat that the rule knows.
-		repeated: func(r *supervisor.IntentRecord) bool {
-			return r.Intent.State == settlement.State && !settlement.State.Terminal() && left(r, work)
-		},
+		repeated: func(r *supervisor.IntentRecord) bool { return left(r, work) && became(r, &settlement) },
 	})
 	return err
 }
@@ -85,6 +83,33 @@ func (q *Queue) ReleaseIntent(ctx context.Context, work *supervisor.IntentWork, 
 		repeated: func(r *supervisor.IntentRecord) bool { return left(r, work) },
 	})
 	return err
+}
+
+// became reports whether a settlement, of which the rule knows no repeat, may have
+// left an intent as it is.
+func became(r *supervisor.IntentRecord, s *supervisor.Settlement) bool {
+	state := r.Intent.State
+	switch s.State {
+	case supervisor.ActionUnknown:
+		return state == supervisor.ActionUnknown
+	case supervisor.ActionRejected:
+		// Without a proof about every attempt.
+		return state == supervisor.ActionUnknown && r.Cause == supervisor.CauseAmbiguous
+	case supervisor.ActionRetryable:
+		if r.CancelRequestedAt.IsZero() {
+			return state == supervisor.ActionRetryable
+		}
+		// What is to be cancelled has no next attempt.
+		switch state {
+		case supervisor.ActionUnknown:
+			return r.Cause == supervisor.CauseAmbiguous
+		case supervisor.ActionDispatchCommitted:
+			return r.Ambiguous != 0
+		case supervisor.ActionRejected, supervisor.ActionReconciled:
+			return r.Cause == supervisor.CauseCancelled || r.Cause == supervisor.CauseDeadline
+		}
+	}
+	return false
 }
 
 // left reports whether the lease of work has been ended and nobody has claimed the

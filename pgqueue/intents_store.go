@@ -108,7 +108,9 @@ func (q *Queue) changeIntentAlone(ctx context.Context, what string, op *intentOp
 					return err
 				})
 			})
-			if err == nil {
+			if after != nil && (err == nil || !refused(err)) {
+				// Where it is not known whether it was applied the next attempt has
+				// nothing to tell of.
 				after()
 			}
 			return err
@@ -165,6 +167,10 @@ func (q *Queue) intentBatch() {
 		// Each member is tried alone, so that whatever it was about fails by itself.
 		q.intents.settle(batch, decideAlone, nil)
 	default:
+		if after != nil {
+			// Where it was applied nobody else tells of it.
+			after()
+		}
 		q.intents.settle(batch, outcomeUnknown, err)
 	}
 }

@@ -40,6 +40,13 @@ func TestSessionsThatForget(t *testing.T) {
 
 // TestPgBouncer works behind a real pooler in transaction mode.
 func TestPgBouncer(t *testing.T) {
+	exerciseSessions(t, open(t, startPgBouncer(t), newSchema(t, testDSN(t)), Options{DisableListen: true}))
+}
+
+// startPgBouncer starts a pooler in transaction mode before the server of the tests
+// and returns its address.
+func startPgBouncer(t *testing.T) (dsn string) {
+	t.Helper()
 	bouncer, err := exec.LookPath("pgbouncer")
 	if err != nil {
 		// Not everybody's path has the folder that it is installed to.
@@ -76,7 +83,7 @@ default_pool_size = 4
 		_ = process.Process.Kill()
 		_ = process.Wait()
 	})
-	dsn := fmt.Sprintf("postgres://%s@127.0.0.1:%d/%s?sslmode=disable", config.User, port, config.Database)
+	dsn = fmt.Sprintf("postgres://%s@127.0.0.1:%d/%s?sslmode=disable", config.User, port, config.Database)
 	require.Eventually(t, func() bool {
 		conn, err := pgx.Connect(context.Background(), dsn+"&default_query_exec_mode=exec")
 		if err != nil {
@@ -84,7 +91,7 @@ default_pool_size = 4
 		}
 		return conn.Close(context.Background()) == nil
 	}, 20*time.Second, 50*time.Millisecond)
-	exerciseSessions(t, open(t, dsn, newSchema(t, testDSN(t)), Options{DisableListen: true}))
+	return dsn
 }
 
 // exerciseSessions runs many cycles of claim, renewal and commit, with work
