@@ -82,7 +82,9 @@ func cutCalls() []cutCall {
 		name: "retryable when it was to be cancelled", attempts: 1, told: 1, ends: true, frees: true,
 		before: func(t *testing.T, q *Queue, work supervisor.IntentWork) supervisor.IntentWork {
 			work = mark(t, q, work)
-			require.NoError(t, q.Cancel(context.Background(), work.Intent.TenantID, work.Intent.InstanceID))
+			require.Eventually(t, func() bool {
+				return q.Cancel(context.Background(), work.Intent.TenantID, work.Intent.InstanceID) == nil
+			}, 20*time.Second, time.Millisecond)
 			return work
 		},
 		call: settling(notSent), done: inState(supervisor.ActionRejected),
