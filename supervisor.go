@@ -155,11 +155,18 @@ func firstOfEach[T any, K comparable](items []T, key func(*T) K) []T {
 		return items
 	}
 	seen := make(map[K]struct{}, len(items))
-	return slices.DeleteFunc(items, func(item T) bool {
-		before := len(seen)
-		seen[key(&item)] = struct{}{}
-		return len(seen) == before
-	})
+	kept := 0
+	// By place, for the item of a closure would be copied to the heap.
+	for n := range items {
+		seen[key(&items[n])] = struct{}{}
+		if len(seen) == kept {
+			continue
+		}
+		items[kept] = items[n]
+		kept++
+	}
+	clear(items[kept:])
+	return items[:kept]
 }
 
 // itemKey names an instance.
