@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // memIntentStep is how many intents a claim looks at before it lets others have
@@ -162,37 +163,37 @@ func (q *MemoryWorkQueue) MarkIntent(ctx context.Context, work *IntentWork) (Int
 
 // RecordReceipt implements [IntentQueue].
 func (q *MemoryWorkQueue) RecordReceipt(ctx context.Context, work *IntentWork, receipt Receipt) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	key := work.Key()
-	x := q.intent(&key)
-	if x == nil {
-		return intentNotFound(&key)
-	}
-	now := q.now()
-	before := x.IntentRecord
-	told, err := x.Accept(work, receipt, now)
-	return q.storeIntent(x, &before, told, err, now)
+	return q.decideIntent(ctx, &key, intentNotFound, func(x *memIntentRow, now time.Time) (told bool, err error) {
+		return x.Accept(work, receipt, now)
+	})
 }
 
 // SettleIntent implements [IntentQueue].
 func (q *MemoryWorkQueue) SettleIntent(ctx context.Context, work *IntentWork, settlement Settlement) error {
+	key := work.Key()
+	absent := func(key *IntentKey) error { return intentLost("settlement of", key) }
+	return q.decideIntent(ctx, &key, absent, func(x *memIntentRow, now time.Time) (told bool, err error) {
+		return x.Settle(work, &settlement, now)
+	})
+}
+
+// decideIntent lets a rule decide about an intent and stores what it says; absent
+// makes the answer where there is no such intent.
+func (q *MemoryWorkQueue) decideIntent(ctx context.Context, key *IntentKey, absent func(*IntentKey) error,
+	rule func(*memIntentRow, time.Time) (told bool, err error)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	key := work.Key()
-	x := q.intent(&key)
+	x := q.intent(key)
 	if x == nil {
-		return intentLost("settlement of", &key)
+		return absent(key)
 	}
 	now := q.now()
 	before := x.IntentRecord
-	told, err := x.Settle(work, &settlement, now)
+	told, err := rule(x, now)
 	return q.storeIntent(x, &before, told, err, now)
 }
 

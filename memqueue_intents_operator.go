@@ -37,16 +37,7 @@ func (q *MemoryWorkQueue) operate(ctx context.Context, key *IntentKey, answer fu
 	if err := key.Validate(); err != nil {
 		return err
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	x := q.intent(key)
-	if x == nil {
-		return intentNotFound(key)
-	}
-	now := q.now()
-	before := x.IntentRecord
-	told, err := answer(x, now)
-	return q.storeIntent(x, &before, told, err, now)
+	return q.decideIntent(ctx, key, intentNotFound, answer)
 }
 
 // ListIntents implements [IntentOperator]. The ids of a tenant and of an
